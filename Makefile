@@ -31,7 +31,7 @@ test: install system prepare lint  ## lint and run the tests, without the slow o
 	$(PYTEST) $(WATCHDOG) -m "not slow"
 
 test-all: install system prepare lint  ## run all tests, the conformance ones also against Apache Kafka
-	$(PYTEST) --peer kafka
+	$(PYTEST) --peer kafka --hypothesis-profile exploring
 
 lint: install  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from millstream.testing.zookeeper import ZooKeeperProcess
 from tests.conformance.differences import DIFFERENCES
@@ -16,8 +16,12 @@ from tests.peers.opensearch import OpenSearchServer, running_opensearch
 from tests.peers.redis import RedisServer, running_redis
 from tests.peers.zookeeper import running_zookeeper
 
-# An example may take as long as a busy machine makes it: no test asserts a time.
-settings.register_profile("patient", deadline=None)
+# An example may take as long as a busy machine makes it: no test asserts a time. Examples are the
+# same in every run, so that a failure is one of the change that it is seen with; other ones are
+# drawn with `--hypothesis-profile exploring`, as `make test-all` does.
+PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("exploring", **PATIENT)
+settings.register_profile("patient", **PATIENT, derandomize=True)
 settings.load_profile("patient")
 
 # Where a shell starts the tests in the background, interrupts are ignored, and by all that they

@@ -12,6 +12,7 @@ from millstream.client.cluster import Cluster, CoordinatorKind, check, parse_add
 from millstream.errors import ApiError, ConfigError, ErrorCode
 from millstream.records.columns import decode_columns
 from millstream.records.record import Record, encode_batch
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import Server, free_port, start_millstream
 
 
@@ -161,7 +162,7 @@ def test_cluster_asks_for_a_topic_again_only_where_that_is_wanted(server: Server
 def test_cluster_rides_out_a_restart(tmp_path: Path) -> None:
     port = free_port()
     server = start_millstream(tmp_path / "data", port=port)
-    with Cluster(server.bootstrap, timeout_seconds=20) as cluster:
+    with Cluster(server.bootstrap, timeout_seconds=PATIENCE_SECONDS) as cluster:
         topic = create_topic(cluster)
         produce(cluster, topic, encode_batch([Record(0, 0, None, b"before")]))
         server.kill()

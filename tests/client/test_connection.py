@@ -11,6 +11,7 @@ import pytest
 
 from millstream.client.connection import Connection, ConnectionLost
 from millstream.errors import ApiError, ProtocolError
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import Server, start_millstream
 
 
@@ -22,7 +23,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def connect(server: Server) -> Connection:
-    return Connection((server.host, server.port), timeout_seconds=10)
+    return Connection((server.host, server.port), timeout_seconds=PATIENCE_SECONDS)
 
 
 def test_connection_answers_requests_in_flight_in_their_order(server: Server) -> None:
@@ -68,11 +69,11 @@ def answering(*frames: bytes) -> tuple[str, int]:
 
 def test_connection_says_that_the_broker_closed_it() -> None:
     with pytest.raises(ConnectionLost, match="closed the connection"):
-        Connection(answering(struct.pack(">i", 100) + b"short"), timeout_seconds=10)
+        Connection(answering(struct.pack(">i", 100) + b"short"), timeout_seconds=PATIENCE_SECONDS)
 
 
 def test_connection_refuses_an_answer_to_another_request() -> None:
     with pytest.raises(ProtocolError, match="answered request 77, not 1"):
-        Connection(answering(struct.pack(">ii", 4, 77)), timeout_seconds=10)
+        Connection(answering(struct.pack(">ii", 4, 77)), timeout_seconds=PATIENCE_SECONDS)
     with pytest.raises(ProtocolError, match="a response of -3 bytes"):
-        Connection(answering(struct.pack(">i", -3)), timeout_seconds=10)
+        Connection(answering(struct.pack(">i", -3)), timeout_seconds=PATIENCE_SECONDS)

@@ -36,7 +36,7 @@ def server() -> Iterator[SchemaRegistry]:
 
 
 def client(server: SchemaRegistry, **settings: Any) -> Registry:
-    return Registry(RegistrySettings((server.url,), patience_ms=5_000, **settings))
+    return Registry(RegistrySettings((server.url,), patience_ms=60_000, **settings))
 
 
 def test_schema_is_asked_for_once(server: SchemaRegistry) -> None:

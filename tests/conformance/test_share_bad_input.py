@@ -54,7 +54,7 @@ class Attack:
                 wire.call("produce", 9, **produce_fields(topic, batch([b"x"] * size)))
         initialize(broker.bootstrap, self.group, self.topic_id)
         with self.member() as first:  # whoever fetches next finds the state loaded
-            first.fetch(max_wait=10_000, max_records=1, share_acquire_mode=1)
+            first.fetch(max_wait=60_000, max_records=1, share_acquire_mode=1)
             assert first.acknowledge((0, 0, ACCEPT)) == NONE
             first.close()
 
@@ -64,7 +64,7 @@ class Attack:
     def rest(self) -> Acquired:
         """What another member gets now."""
         with self.member() as other:
-            records = other.fetch(max_wait=5_000, max_records=1_000)
+            records = other.fetch(max_wait=60_000, max_records=1_000)
             other.close()
         return records
 
@@ -229,7 +229,7 @@ def test_group_that_nobody_began_gets_nothing(own_broker: BrokerUnderTest, group
     attack = Attack(own_broker, 10)
     attack.group = group
     with attack.member() as member:
-        (partition,) = member.fetch_answer(max_wait=5_000).responses[0].partitions
+        (partition,) = member.fetch_answer(max_wait=60_000).responses[0].partitions
         assert partition.error_code != NONE
 
 

@@ -129,16 +129,13 @@ def test_member_gets_only_the_partitions_that_it_is_assigned(
     partition is full. A test must not expect records of a member whose partition may be empty."""
     queue = Queue(own_broker, partitions=2)
     consumers += [queue.join(), queue.join()]
-    found: list[set[int]] = [set(), set()]
-    number = 0
-    while [len(partitions) for partitions in found] != [1, 1] or found[0] == found[1]:
-        found = [set(), set()]  # until both know their assignments, one may have both partitions
+    divisions: list[list[set[int]]] = []
+    # Until both know their assignments, one may have both partitions, and take one by chance.
+    while divisions[-3:] not in ([[{0}, {1}]] * 3, [[{1}, {0}]] * 3):
         for partition in range(2):
-            queue.produce(str(number), partition=partition)
-        for partitions, records in zip(found, taken(consumers, 2), strict=True):
-            partitions |= {record.partition for record in records}
-        number += 1
-    queue.produce(*["x"] * 10, partition=found[0].pop())
+            queue.produce(str(len(divisions)), partition=partition)
+        divisions.append([{it.partition for it in some} for some in taken(consumers, 2)])
+    queue.produce(*["x"] * 10, partition=divisions[-1][0].pop())
     records, none = taken(consumers, 10)
     assert (len(records), none) == (10, [])
 

@@ -303,7 +303,7 @@ def test_records_that_retention_took_are_skipped(own_broker: BrokerUnderTest) ->
 def test_partition_that_is_not_there_is_named(own_broker: BrokerUnderTest) -> None:
     queue = Queue(own_broker, 10)
     with queue.member() as member:
-        answer = member.fetch_answer(partitions=(0, 7), max_wait=10_000)
+        answer = member.fetch_answer(partitions=(0, 7), max_wait=60_000)
         errors = {
             part.partition_index: part.error_code
             for topic in answer.responses
@@ -312,7 +312,7 @@ def test_partition_that_is_not_there_is_named(own_broker: BrokerUnderTest) -> No
         assert errors == {0: NONE, 7: UNKNOWN_TOPIC_OR_PARTITION}
     nowhere = ShareMember(own_broker.bootstrap, unique("share"), queue.topic_id, str(uuid.uuid4()))
     with nowhere:  # a group whose state nobody has initialized
-        answer = nowhere.fetch_answer(max_wait=10_000)
+        answer = nowhere.fetch_answer(max_wait=60_000)
         assert answer.responses[0].partitions[0].error_code != NONE
         assert nowhere.acknowledge((0, 0, ACCEPT)) == UNKNOWN_TOPIC_OR_PARTITION
 

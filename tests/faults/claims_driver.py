@@ -1,5 +1,6 @@
 """Claims user names, one after another: `python -m tests.faults.claims_driver <broker> <topic> <me>
-<names>`. Prints a line for each outcome. Killed and started again, it sends the same commands."""
+<names>`. Says that it is ready and waits for a line, so that all can begin at the same time; then
+prints a line for each outcome. Killed and started again, it sends the same commands."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ names = Aggregate[str, str]("user name", "", decide, lambda owner, event: str(ev
 def main(bootstrap_servers: str, topic: str, person: str, wanted: str) -> None:
     with EventLog(bootstrap_servers, topic) as log:
         handler = CommandHandler(log, names)
+        print("ready", flush=True)
+        sys.stdin.readline()
         for name in wanted.split(","):
             outcome = handler.handle(name, person, Origin(f"{person} claims {name}"))
             won = isinstance(outcome, Accepted)

@@ -23,12 +23,20 @@ def claimant(bootstrap_servers: str, topic: str, person: str, out: Path) -> subp
     command = [sys.executable, "-m", "tests.faults.claims_driver"]
     with out.open("ab") as written:
         return subprocess.Popen(
-            [*command, bootstrap_servers, topic, person, ",".join(wanted)], stdout=written
+            [*command, bootstrap_servers, topic, person, ",".join(wanted)],
+            stdin=subprocess.PIPE,
+            stdout=written,
         )
 
 
+def let_begin(*processes: subprocess.Popen[bytes]) -> None:
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.close()
+
+
 def wait_for_lines(paths: list[Path], count: int) -> None:
-    """Until so many outcomes are known."""
+    """Until so many lines are printed."""
     pause = threading.Event()
     while sum(path.read_bytes().count(b"\n") for path in paths if path.exists()) < count:
         pause.wait(0.01)
@@ -43,13 +51,16 @@ def test_each_name_is_claimed_by_one_of_twenty_processes(tmp_path: Path) -> None
         with EventLog(bootstrap_servers, topic) as log:
             log.create()
         running = {it: claimant(bootstrap_servers, topic, it, outs[it]) for it in PEOPLE}
-        for round_number, lines in enumerate((10, 60, 120)):
-            wait_for_lines(list(outs.values()), lines)
+        wait_for_lines(list(outs.values()), len(PEOPLE))
+        let_begin(*running.values())
+        for round_number, outcomes in enumerate((10, 60, 120)):
+            wait_for_lines(list(outs.values()), len(PEOPLE) + outcomes)
             server.kill()
             for person in PEOPLE[round_number::7]:  # with answers lost, or not
                 running[person].kill()
                 running[person].wait()
                 running[person] = claimant(bootstrap_servers, topic, person, outs[person])
+                let_begin(running[person])
             server = start_millstream(tmp_path / "data", port=port)
         for process in running.values():
             assert process.wait(PATIENCE_SECONDS) == 0
@@ -61,8 +72,8 @@ def test_each_name_is_claimed_by_one_of_twenty_processes(tmp_path: Path) -> None
     assert sorted(it.aggregate_id for it in events) == sorted(NAMES)
     assert all(it.version == 1 for it in events)
     for person, out in outs.items():
-        outcomes = dict(line.split(" ") for line in out.read_text().splitlines())
-        assert outcomes == {
+        lines = [line for line in out.read_text().splitlines() if line != "ready"]
+        assert dict(line.split(" ") for line in lines) == {
             name: "won" if owner == person else owner for name, owner in owners.items()
         }
     assert len(set(owners.values())) > 1

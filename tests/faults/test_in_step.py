@@ -53,10 +53,12 @@ MISTAKES = {
 }
 
 
+@pytest.mark.timeout(900)
 def test_derived_systems_equal_the_database_after_crashes(
     tmp_path: Path, database: PostgresServer, cache: RedisServer
 ) -> None:
-    scene = Scene(tmp_path, database, cache, SHORT, seed=1)
+    patience = 3 * PATIENCE_SECONDS  # a dozen processes are started
+    scene = Scene(tmp_path, database, cache, SHORT, seed=1, patience_seconds=patience)
     scene.run()
     assert not scene.differences(), scene.struck
 

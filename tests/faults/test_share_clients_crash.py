@@ -171,7 +171,7 @@ def test_delayed_record_waits_through_kill_9_while_100_000_flow_past_it(
     for until in (records // 2, records):
         with ShareMember(broker.bootstrap, queue.group, topic_id) as member:
             while done < until:
-                acquired = member.fetch(max_wait=10_000, max_records=5_000, batch_size=5_000)
+                acquired = member.fetch(max_wait=60_000, max_records=5_000, batch_size=5_000)
                 assert acquired, f"only {done} came"
                 assert acquired[0][0] > 0, "the delayed record came"
                 acks = [(begin, end, ACCEPT) for begin, end, _ in acquired]

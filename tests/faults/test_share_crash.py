@@ -50,7 +50,7 @@ class Group:
         """Fetch and acknowledge so often, or until nothing is left."""
         with ShareMember(self.server.bootstrap, "g", self.topic_id) as member:
             for _ in range(rounds):
-                max_wait = 10_000 if self.missing else 2_000  # the disk may be busy with others
+                max_wait = 60_000 if self.missing else 2_000  # the disk may be busy with others
                 acquired = member.fetch(max_wait=max_wait, max_records=40, batch_size=20)
                 self.check(acquired)
                 acks = self.decide(acquired)

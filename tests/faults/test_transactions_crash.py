@@ -135,9 +135,11 @@ def end_and_kill(crashing: Crashing, producer: TransactionalProducer, step: int,
     acknowledged = False
     try:
         acknowledged = producer.end(committed=True, patient=False).error_code == NO_ERROR
+        pause_seconds = 0.05
         state = describe_transactions(crashing.server.bootstrap, producer.transactional_id)[0]
         while state.transaction_state != "CompleteCommit":
-            time.sleep(0.05)  # every answer is a step, too
+            time.sleep(pause_seconds)  # every answer is a step, too: on a slow disk, ask seldom
+            pause_seconds *= 1.5
             (state,) = describe_transactions(crashing.server.bootstrap, producer.transactional_id)
         return acknowledged, True
     except (ConnectionEnded, OSError):

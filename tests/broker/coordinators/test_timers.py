@@ -8,15 +8,18 @@ import pytest
 
 from millstream.broker.coordinators.timers import _DEAD_ENTRIES_MIN, Timers
 from millstream.clock import SystemClock
+from millstream.testing.clock import ManualClock
 from tests.peers.patience import PATIENCE_SECONDS
 
 
 def test_timers_fire_in_the_order_of_their_deadlines() -> None:
     async def scenario() -> list[str]:
-        timers, fired, done = Timers(SystemClock()), [], asyncio.Event()
+        clock = ManualClock()  # as many milliseconds later, however long setting them takes
+        timers, fired, done = Timers(clock), [], asyncio.Event()
         timers.set("owner", ("last",), 20, done.set)
         timers.set("owner", ("second",), 10, lambda: fired.append("second"))
         timers.set("owner", ("first",), 0, lambda: fired.append("first"))
+        clock.advance(20)
         await done.wait()
         assert len(timers) == 0
         return fired

@@ -16,7 +16,7 @@ from tests.broker.sharing.calls import ACCEPT, RELEASE, RENEW, acquired, joined,
 def test_share_acknowledge_accepts_and_releases(tmp_path: Path, version: int) -> None:
     async def scenario(server: BrokerServer, topic_id: UUID) -> None:
         async with joined(server, topic_id) as member:
-            await member.fetch(max_wait=5_000)
+            await member.fetch(max_wait=60_000)
             answer = await member.acknowledge(
                 (0, 4, [ACCEPT]),
                 (5, 9, [RELEASE, ACCEPT, ACCEPT, ACCEPT, RELEASE]),
@@ -26,7 +26,7 @@ def test_share_acknowledge_accepts_and_releases(tmp_path: Path, version: int) ->
             assert partition_of(answer).error_code == 0
             if version == 2:
                 assert answer.acquisition_lock_timeout.total_seconds() == 30
-            assert acquired(await member.fetch(max_wait=5_000)) == [(5, 5, 2), (9, 9, 2)]
+            assert acquired(await member.fetch(max_wait=60_000)) == [(5, 5, 2), (9, 9, 2)]
 
     run(tmp_path, scenario)
 
@@ -40,7 +40,7 @@ def test_share_acknowledge_follows_the_session_s_epochs(tmp_path: Path) -> None:
                 (-1, ErrorCode.SHARE_SESSION_NOT_FOUND),
             ):
                 assert (await member.acknowledge((0, 0, [ACCEPT]), epoch=epoch)).error_code == code
-            await member.fetch(max_wait=5_000)
+            await member.fetch(max_wait=60_000)
             answer = await member.acknowledge((0, 0, [ACCEPT]), epoch=7)
             assert answer.error_code == ErrorCode.INVALID_SHARE_SESSION_EPOCH
             assert (await member.acknowledge((0, 0, [ACCEPT]))).error_code == 0
@@ -52,10 +52,10 @@ def test_share_acknowledge_follows_the_session_s_epochs(tmp_path: Path) -> None:
 def test_share_acknowledge_that_closes_the_session_releases_the_rest(tmp_path: Path) -> None:
     async def scenario(server: BrokerServer, topic_id: UUID) -> None:
         async with joined(server, topic_id, "a") as a, joined(server, topic_id, "b") as b:
-            await a.fetch(max_wait=5_000)
+            await a.fetch(max_wait=60_000)
             answer = await a.acknowledge((0, 2, [ACCEPT]), epoch=-1)
             assert partition_of(answer).error_code == 0
-            assert acquired(await b.fetch(max_wait=5_000)) == [(3, 9, 2)]
+            assert acquired(await b.fetch(max_wait=60_000)) == [(3, 9, 2)]
 
     run(tmp_path, scenario)
 
@@ -63,7 +63,7 @@ def test_share_acknowledge_that_closes_the_session_releases_the_rest(tmp_path: P
 def test_share_acknowledge_names_what_is_wrong_with_each_partition(tmp_path: Path) -> None:
     async def scenario(server: BrokerServer, topic_id: UUID) -> None:
         async with joined(server, topic_id) as member:
-            await member.fetch(max_wait=5_000)
+            await member.fetch(max_wait=60_000)
             wrong = partition_of(await member.acknowledge((0, 0, [ACCEPT]), partition=1))
             assert wrong.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             wrong = partition_of(await member.acknowledge((0, 0, [RENEW])))
@@ -81,7 +81,7 @@ def test_share_acknowledge_names_what_is_wrong_with_each_partition(tmp_path: Pat
 def test_share_acknowledge_renews_locks(tmp_path: Path) -> None:
     async def scenario(server: BrokerServer, topic_id: UUID) -> None:
         async with joined(server, topic_id) as member:
-            await member.fetch(max_wait=5_000)
+            await member.fetch(max_wait=60_000)
             answer = await member.acknowledge((0, 4, [RENEW]), is_renew_ack=True)
             assert partition_of(answer).error_code == 0
             answer = await member.acknowledge((0, 9, [ACCEPT]))

@@ -49,7 +49,7 @@ def test_share_fetch_reads_what_is_not_cached_in_a_thread(
 ) -> None:
     async def scenario(server: BrokerServer, topic_id: UUID) -> None:
         async with joined(server, topic_id) as member:
-            assert acquired(await member.fetch(max_wait=5_000)) == [(0, 9, 1)]
+            assert acquired(await member.fetch(max_wait=60_000)) == [(0, 9, 1)]
             response = await member.fetch(acks=[(0, 9, [ACCEPT])], max_wait=30)
             assert partition_of(response).acknowledge_error_code == 0
             fetch = asyncio.ensure_future(member.fetch(max_wait=30_000))
@@ -74,7 +74,7 @@ def test_share_window_is_looked_at_by_the_loop_alone(
 
     async def scenario(server: BrokerServer, topic_id: UUID) -> None:
         async with joined(server, topic_id) as member:
-            assert acquired(await member.fetch(max_wait=5_000)) == [(0, 9, 1)]
+            assert acquired(await member.fetch(max_wait=60_000)) == [(0, 9, 1)]
         assert True in cold_disk
         assert threads == {threading.get_ident()}
 
@@ -86,23 +86,24 @@ def test_share_fetches_of_many_members_get_every_record_once(
     tmp_path: Path, cold_disk: list[bool]
 ) -> None:
     async def scenario(server: BrokerServer, topic_id: UUID) -> None:
-        async def work(name: str) -> list[int]:
-            offsets: list[int] = []
+        offsets: list[int] = []
+
+        async def work(name: str) -> None:
             async with joined(server, topic_id, name) as member:
-                while True:
+                while len(offsets) < 500:
                     taken = acquired(
                         await member.fetch(max_wait=300, max_records=7, share_acquire_mode=1)
                     )
                     if not taken:
-                        return offsets
+                        continue  # the disk is slow, or the others have the rest
                     for first, last, _ in taken:
-                        offsets += range(first, last + 1)
+                        offsets.extend(range(first, last + 1))
                     await member.acknowledge(*[(first, last, [ACCEPT]) for first, last, _ in taken])
 
         for _ in range(20):
             await produce(server, 25)
-        shares = await asyncio.gather(*(work(f"member-{number}") for number in range(8)))
-        assert sorted(offset for share in shares for offset in share) == list(range(500))
+        await asyncio.gather(*(work(f"member-{number}") for number in range(8)))
+        assert sorted(offsets) == list(range(500))
 
     run(tmp_path, scenario, records=0)
 
@@ -120,7 +121,7 @@ def test_share_fetch_tells_of_a_log_that_cannot_be_read(
                 response = partition_of(await member.fetch(max_wait=30_000))
                 assert response.error_code == ErrorCode.KAFKA_STORAGE_ERROR
                 assert response.error_message == "no disk"
-            assert acquired(await member.fetch(max_wait=5_000)) == [(0, 9, 1)]
+            assert acquired(await member.fetch(max_wait=60_000)) == [(0, 9, 1)]
 
     run(tmp_path, scenario)
 
@@ -165,7 +166,7 @@ def test_share_fetch_whose_member_is_gone_takes_nothing(tmp_path: Path) -> None:
             while len(server.services.share_partitions.sessions):
                 await asyncio.sleep(0.01)
             await produce(server, 3)
-            assert acquired(await other.fetch(max_wait=5_000)) == [(0, 2, 1)]
+            assert acquired(await other.fetch(max_wait=60_000)) == [(0, 2, 1)]
 
     run(tmp_path, scenario, records=0)
 

@@ -56,11 +56,11 @@ def test_released_record_waits_while_100_000_flow_past_it(tmp_path: Path) -> Non
         for _ in range(100):
             await produce(server, 1_000)
         async with joined(server, topic_id) as member:
-            assert acquired(await member.fetch(max_wait=5_000, max_records=1)) == [(0, 0, 1)]
+            assert acquired(await member.fetch(max_wait=60_000, max_records=1)) == [(0, 0, 1)]
             acks = [(0, 0, [RELEASE])]
             seen = 0
             while seen < 100_000:
-                response = await member.fetch(acks=acks, max_wait=10_000, max_records=2_000)
+                response = await member.fetch(acks=acks, max_wait=60_000, max_records=2_000)
                 assert partition_of(response).acknowledge_error_code == 0
                 acks = [(first, last, [ACCEPT]) for first, last, _ in acquired(response)]
                 seen += sum(last - first + 1 for first, last, _ in acks)
@@ -85,10 +85,10 @@ def test_delayed_record_comes_when_it_is_due(tmp_path: Path) -> None:
     async def scenario(server: BrokerServer, topic_id: UUID) -> None:
         await configure(server, "g", {"share.retry.backoff.ms": "2000"})
         async with joined(server, topic_id) as member:
-            await member.fetch(max_wait=5_000)
+            await member.fetch(max_wait=60_000)
             await member.acknowledge((0, 0, [RELEASE]), (1, 9, [ACCEPT]))
             assert acquired(await member.fetch()) == []
-            assert acquired(await member.fetch(max_wait=10_000)) == [(0, 0, 2)]
+            assert acquired(await member.fetch(max_wait=60_000)) == [(0, 0, 2)]
 
     run(tmp_path, scenario)
 
@@ -98,7 +98,7 @@ def test_due_time_survives_a_restart(tmp_path: Path) -> None:
         await configure(server, "g", {"share.retry.backoff.ms": "3600000"})
         await configure(server, "g", {"share.retry.backoff.max.ms": "3600000"})
         async with joined(server, topic_id) as member:
-            await member.fetch(max_wait=5_000)
+            await member.fetch(max_wait=60_000)
             await member.acknowledge((3, 3, [RELEASE]), (4, 9, [ACCEPT]))
             await member.acknowledge((0, 2, [ACCEPT]))
 
@@ -109,7 +109,7 @@ def test_due_time_survives_a_restart(tmp_path: Path) -> None:
             topic_id = server.metadata.image.topics["t"].id
             async with joined(server, topic_id) as member:
                 await produce(server, 1)
-                assert acquired(await member.fetch(max_wait=5_000)) == [(10, 10, 1)]
+                assert acquired(await member.fetch(max_wait=60_000)) == [(10, 10, 1)]
                 key = SharePartitionKey("g", topic_id, 0)
                 (delayed,) = [
                     it for it in server.services.share_partitions.describe(key) if it.due_ms
@@ -135,7 +135,7 @@ def test_due_time_is_never_later_than_the_longest_back_off(tmp_path: Path) -> No
             batches=[StateBatch(0, 0, AVAILABLE, 1, years_ahead_ms)],
         )
         async with joined(server, topic_id) as member:
-            assert acquired(await member.fetch(max_wait=5_000)) == [(1, 9, 1)]
+            assert acquired(await member.fetch(max_wait=60_000)) == [(1, 9, 1)]
             delayed = server.services.share_partitions.describe(key)[0]
             assert 0 < delayed.due_ms <= server.clock.now_ms() + 60_000
 
@@ -148,9 +148,9 @@ def test_due_time_is_never_later_than_the_longest_back_off(tmp_path: Path) -> No
 def test_state_is_as_it_was_after_a_restart(tmp_path: Path) -> None:
     async def first_life(server: BrokerServer, topic_id: UUID) -> None:
         async with joined(server, topic_id) as member:
-            await member.fetch(max_wait=5_000)
+            await member.fetch(max_wait=60_000)
             await member.acknowledge((0, 1, [ACCEPT]), (4, 6, [ACCEPT, RELEASE, REJECT]))
-            assert acquired(await member.fetch(max_wait=5_000)) == [(5, 5, 2)]
+            assert acquired(await member.fetch(max_wait=60_000)) == [(5, 5, 2)]
 
     run(tmp_path, first_life)
 
@@ -158,7 +158,7 @@ def test_state_is_as_it_was_after_a_restart(tmp_path: Path) -> None:
         async with serving(tmp_path) as server:
             topic_id = server.metadata.image.topics["t"].id
             async with joined(server, topic_id) as member:
-                again = acquired(await member.fetch(max_wait=5_000))
+                again = acquired(await member.fetch(max_wait=60_000))
         offsets = {
             offset: count for first, last, count in again for offset in range(first, last + 1)
         }
@@ -178,7 +178,7 @@ def test_records_that_take_the_place_of_lost_ones_are_delivered(
     async def first_life(server: BrokerServer, topic_id: UUID) -> None:
         await produce(server, 10)
         async with joined(server, topic_id) as member:
-            assert acquired(await member.fetch(max_wait=5_000)) == [(0, 19, 1)]
+            assert acquired(await member.fetch(max_wait=60_000)) == [(0, 19, 1)]
             await member.acknowledge((0, 19, [ACCEPT]))
 
     run(tmp_path, first_life)
@@ -195,7 +195,7 @@ def test_records_that_take_the_place_of_lost_ones_are_delivered(
             for _ in range(3):  # before any member comes
                 await produce(server, 10)
             async with joined(server, topic_id) as member:
-                assert acquired(await member.fetch(max_wait=5_000)) == [(10, 39, 1)]
+                assert acquired(await member.fetch(max_wait=60_000)) == [(10, 39, 1)]
 
     asyncio.run(second_life())
 
@@ -244,7 +244,7 @@ def test_acknowledgement_that_cannot_be_written_leaves_the_records_held(
     async def scenario(server: BrokerServer, topic_id: UUID) -> None:
         real = server.coordinators.share_state
         async with joined(server, topic_id, "a") as a, joined(server, topic_id, "b") as b:
-            await a.fetch(max_wait=5_000)
+            await a.fetch(max_wait=60_000)
             broken: Any = BrokenPersister(real, ApiError(cause, "broken"))
             leader = server.services.share_partitions.get("g", topic_id, 0)
             assert leader is not None
@@ -277,7 +277,7 @@ def test_many_members_acknowledgements_share_a_write(tmp_path: Path) -> None:
         counting: Any = Counting()
         server.services.share_partitions._persister = counting
         async with joined(server, topic_id) as first:
-            await first.fetch(max_wait=5_000, max_records=1)
+            await first.fetch(max_wait=60_000, max_records=1)
             leader = server.services.share_partitions.get("g", topic_id, 0)
             assert leader is not None
             done = asyncio.get_running_loop().create_future()
@@ -297,11 +297,11 @@ def test_rejected_record_goes_to_the_dead_letters_before_it_is_archived(tmp_path
     async def scenario(server: BrokerServer, topic_id: UUID) -> None:
         await configure(server, "g", {"errors.deadletterqueue.topic.name": "dlq.g"})
         async with joined(server, topic_id) as member:
-            await member.fetch(max_wait=5_000)
+            await member.fetch(max_wait=60_000)
             answer = await member.acknowledge((0, 1, [REJECT]), (2, 9, [ACCEPT]))
             assert partition_of(answer).error_code == 0
             await produce(server, 1)
-            assert acquired(await member.fetch(max_wait=5_000)) == [(10, 10, 1)]
+            assert acquired(await member.fetch(max_wait=60_000)) == [(10, 10, 1)]
             leader = server.services.share_partitions.get("g", topic_id, 0)
             assert leader is not None
             assert leader.window is not None
@@ -319,11 +319,11 @@ def test_records_wait_while_dead_letters_cannot_be_written_and_block_nobody(
     async def scenario(server: BrokerServer, topic_id: UUID) -> None:
         await configure(server, "g", {"errors.deadletterqueue.topic.name": "not-allowed"})
         async with joined(server, topic_id) as member:
-            await member.fetch(max_wait=5_000)
+            await member.fetch(max_wait=60_000)
             answer = await member.acknowledge((0, 0, [REJECT]), (1, 9, [ACCEPT]))
             assert partition_of(answer).error_code == 0
             await produce(server, 5)
-            assert acquired(await member.fetch(max_wait=5_000)) == [(10, 14, 1)]
+            assert acquired(await member.fetch(max_wait=60_000)) == [(10, 14, 1)]
             key = SharePartitionKey("g", topic_id, 0)
             state = await server.coordinators.share_state.read(key, 0)
             assert state.batches[0] == StateBatch(0, 0, DeliveryState.ARCHIVING, 1)
@@ -338,7 +338,7 @@ def test_records_wait_while_dead_letters_cannot_be_written_and_block_nobody(
 def test_idle_group_is_forgotten_once_everything_is_written(tmp_path: Path) -> None:
     async def scenario(server: BrokerServer, topic_id: UUID) -> None:
         async with joined(server, topic_id) as member:
-            await member.fetch(max_wait=5_000)
+            await member.fetch(max_wait=60_000)
             assert server.services.share_partitions.get("g", topic_id, 0) is not None
         while server.services.share_partitions.get("g", topic_id, 0) is not None:
             await asyncio.sleep(0.01)
@@ -383,7 +383,7 @@ def test_group_goes_on_from_the_log_s_end_where_the_log_lost_records(tmp_path: P
         async with joined(server, topic_id, group="h") as member:
             assert acquired(await member.fetch()) == []
             await produce(server, 5)
-            assert acquired(await member.fetch(max_wait=5_000)) == [(10, 14, 1)]
+            assert acquired(await member.fetch(max_wait=60_000)) == [(10, 14, 1)]
             await member.acknowledge((10, 11, [ACCEPT]), (12, 12, [RELEASE]))
             state = await server.coordinators.share_state.read(key, 0)
             assert state.start_offset == 12
@@ -408,7 +408,7 @@ def test_recreated_state_is_not_changed_by_acknowledgements_of_the_deleted_one(
             await written.wait()
 
         async with joined(server, topic_id) as member:
-            assert acquired(await member.fetch(max_wait=5_000)) == [(0, 9, 1)]
+            assert acquired(await member.fetch(max_wait=60_000)) == [(0, 9, 1)]
             leader = server.services.share_partitions.get("g", topic_id, 0)
             assert leader is not None
             monkeypatch.setattr(persister, "write", write)

@@ -67,7 +67,7 @@ def test_clean_stop_persists_the_delivery_counts_of_what_is_held(tmp_path: Path)
             topic_id = await make_topic(server)
             await produce(server, 10)
             member = await connections.enter_async_context(joined(server, topic_id))
-            assert acquired(await member.fetch(max_wait=5_000)) == [(0, 9, 1)]
+            assert acquired(await member.fetch(max_wait=60_000)) == [(0, 9, 1)]
         async with serving(tmp_path) as server:
             state = await server.coordinators.share_state.read(
                 SharePartitionKey("g", topic_id, 0), 0
