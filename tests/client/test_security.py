@@ -11,6 +11,7 @@ from millstream.client.cluster import Cluster, TopicInfo
 from millstream.client.connection import Connection
 from millstream.client.security import Security
 from millstream.errors import ApiError, ConfigError
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.secure_kafka import PASSWORD, USER, SecureKafka, start_secure_kafka
 
 
@@ -90,7 +91,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
 
 
 def topics_at(bootstrap: str, settings: dict[str, str]) -> dict[str, TopicInfo]:
-    with Cluster(bootstrap, security=settings, timeout_seconds=20) as cluster:
+    with Cluster(bootstrap, security=settings, timeout_seconds=PATIENCE_SECONDS) as cluster:
         return cluster.retrying(lambda: cluster.refresh(None))
 
 
@@ -145,4 +146,7 @@ def test_security_names_the_mechanisms_that_the_broker_offers(kafka: SecureKafka
     ):
         topics_at(kafka.sasl_bootstrap, settings)
     with pytest.raises(OSError, match=r"a listener that expects TLS .*security.protocol"):
-        Connection(("127.0.0.1", int(kafka.ssl_bootstrap.rpartition(":")[2])), timeout_seconds=10)
+        Connection(
+            ("127.0.0.1", int(kafka.ssl_bootstrap.rpartition(":")[2])),
+            timeout_seconds=PATIENCE_SECONDS,
+        )

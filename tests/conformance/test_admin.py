@@ -77,7 +77,7 @@ def test_create_topic_with_validate_only_creates_nothing(broker: BrokerUnderTest
     name = unique("topic")
     topic = NewTopic(name, num_partitions=1, replication_factor=1)
     broker.admin.create_topics([topic], validate_only=True)[name].result(PATIENCE_SECONDS)
-    assert name not in broker.admin.list_topics(timeout=20).topics
+    assert name not in broker.admin.list_topics(timeout=PATIENCE_SECONDS).topics
 
 
 def test_create_topic_answers_with_its_id_and_settings(broker: BrokerUnderTest) -> None:
@@ -113,7 +113,11 @@ def test_delete_topic_by_name_and_by_id(broker: BrokerUnderTest) -> None:
         topics = ({"name": None, "topic_id": uuid.uuid4()},)
         unknown = wire.call("delete_topics", 6, topics=topics, timeout=10_000)
         assert unknown.responses[0].error_code == UNKNOWN_TOPIC_ID
-    eventually(lambda: not {by_name, by_id} & set(broker.admin.list_topics(timeout=20).topics))
+    eventually(
+        lambda: (
+            not {by_name, by_id} & set(broker.admin.list_topics(timeout=PATIENCE_SECONDS).topics)
+        )
+    )
     code = code_of(broker.admin.delete_topics([by_name])[by_name])
     assert code == KafkaError.UNKNOWN_TOPIC_OR_PART
 
@@ -123,7 +127,7 @@ def test_topic_made_again_is_another_topic(broker: BrokerUnderTest) -> None:
     first_id = broker.topic_id(name)
     fill(broker, name, 5)
     broker.admin.delete_topics([name])[name].result(PATIENCE_SECONDS)
-    eventually(lambda: name not in broker.admin.list_topics(timeout=20).topics)
+    eventually(lambda: name not in broker.admin.list_topics(timeout=PATIENCE_SECONDS).topics)
     broker.create_topic(name=name)
     assert broker.topic_id(name) != first_id
     (offsets,) = list_offsets(broker, name, OffsetSpec.latest())
@@ -152,7 +156,9 @@ def test_list_offsets_takes_every_spec_and_isolation(broker: BrokerUnderTest) ->
 def test_create_partitions_grows_and_never_shrinks(broker: BrokerUnderTest) -> None:
     topic = broker.create_topic(partitions=2)
     broker.admin.create_partitions([NewPartitions(topic, 4)])[topic].result(PATIENCE_SECONDS)
-    assert len(broker.admin.list_topics(topic, timeout=20).topics[topic].partitions) == 4
+    assert (
+        len(broker.admin.list_topics(topic, timeout=PATIENCE_SECONDS).topics[topic].partitions) == 4
+    )
     for count in (4, 1):
         code = code_of(broker.admin.create_partitions([NewPartitions(topic, count)])[topic])
         assert code == KafkaError.INVALID_PARTITIONS

@@ -19,7 +19,7 @@ NO_ERROR, OFFSET_METADATA_TOO_LARGE, UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION = 0, 
 
 def committed(broker: BrokerUnderTest, group: str, topic: str, partition: int = 0) -> Any:
     consumer = Consumer(broker.config(group_id=group))
-    (position,) = consumer.committed([TopicPartition(topic, partition)], timeout=20)
+    (position,) = consumer.committed([TopicPartition(topic, partition)], timeout=PATIENCE_SECONDS)
     consumer.close()
     return position
 
@@ -33,7 +33,7 @@ def reader(broker: BrokerUnderTest, group: str, topic: str, **config: Any) -> Co
 def read(consumer: Consumer, count: int) -> list[int]:
     offsets: list[int] = []
     while len(offsets) < count:
-        message = consumer.poll(30)
+        message = consumer.poll(PATIENCE_SECONDS)
         assert message is not None, f"only {len(offsets)} of {count} records came"
         offsets.append(message.offset())
     return offsets

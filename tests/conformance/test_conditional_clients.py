@@ -33,7 +33,7 @@ def broker() -> Iterator[Broker]:
 def new_topic(broker: Broker, name: str) -> str:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     settings = {"millstream.conditional.append": "version"}
-    admin.create_topics([NewTopic(name, 1, 1, config=settings)])[name].result(60)
+    admin.create_topics([NewTopic(name, 1, 1, config=settings)])[name].result(PATIENCE_SECONDS)
     return name
 
 

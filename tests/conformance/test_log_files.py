@@ -261,7 +261,9 @@ def committed(server: Server, group: str) -> int:
     """The group's offsets in sum, -1 while the broker has not loaded them yet."""
     consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": group, "log_level": 0})
     try:
-        positions = consumer.committed([TopicPartition("events", p) for p in (0, 1)], timeout=30)
+        positions = consumer.committed(
+            [TopicPartition("events", p) for p in (0, 1)], timeout=PATIENCE_SECONDS
+        )
     except KafkaException as error:
         if error.args[0].code() not in (KafkaError.NOT_COORDINATOR, KafkaError._TIMED_OUT):
             raise
@@ -284,7 +286,7 @@ def committed_values(server: Server) -> list[bytes | None]:
     )
     consumer.assign([TopicPartition("ledger", 0, 0)])
     values = []
-    while (message := consumer.poll(30)) is not None and message.error() is None:
+    while (message := consumer.poll(PATIENCE_SECONDS)) is not None and message.error() is None:
         values.append(message.value())
     consumer.close()
     return values

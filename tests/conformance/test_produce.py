@@ -18,6 +18,7 @@ from confluent_kafka import (
 )
 
 from tests.conformance.brokers import BrokerUnderTest, unique
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.wire import Wire, batch, produce_fields, request_frame
 
 NO_ERROR, CORRUPT_MESSAGE, UNKNOWN_TOPIC, MESSAGE_TOO_LARGE = 0, 2, 3, 10
@@ -31,7 +32,7 @@ def produce_one(broker: BrokerUnderTest, topic: str, **record: Any) -> Message:
     producer = Producer(broker.config(message_timeout_ms=20_000, message_max_bytes=8_000_000))
     reports: list[tuple[Any, Message]] = []
     producer.produce(topic, on_delivery=lambda *report: reports.append(report), **record)
-    producer.flush(30)
+    producer.flush(PATIENCE_SECONDS)
     error, message = reports[0]
     if error is not None:
         raise KafkaException(error)
@@ -45,7 +46,7 @@ def read_all(broker: BrokerUnderTest, topic: str, count: int, partition: int = 0
         consumer.assign([TopicPartition(topic, partition, 0)])
         messages: list[Message] = []
         while len(messages) < count:
-            message = consumer.poll(20)
+            message = consumer.poll(PATIENCE_SECONDS)
             assert message is not None, f"only {len(messages)} of {count} records came"
             assert message.error() is None, message.error()
             messages.append(message)
@@ -77,7 +78,7 @@ def test_broker_keeps_null_and_empty_keys_and_values_apart(broker: BrokerUnderTe
     producer = Producer(broker.config())
     for key, value in pairs:
         producer.produce(topic, value, key, partition=0)
-    producer.flush(20)
+    producer.flush(PATIENCE_SECONDS)
     messages = read_all(broker, topic, len(pairs))
     assert [(message.key(), message.value()) for message in messages] == pairs
 
@@ -160,7 +161,7 @@ def test_broker_keeps_the_order_of_one_producer(broker: BrokerUnderTest) -> None
     for value in values:
         producer.produce(topic, value, partition=0)
         producer.poll(0)
-    producer.flush(30)
+    producer.flush(PATIENCE_SECONDS)
     messages = read_all(broker, topic, len(values))
     assert [message.value() for message in messages] == values
     assert [message.offset() for message in messages] == list(range(len(values)))

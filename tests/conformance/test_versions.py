@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaError, Producer
 
 from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.conformance.test_produce import read_all
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.transactional import GROUP, find_coordinator
 from tests.peers.wire import API_KEYS, Wire, frame, request_frame
 
@@ -133,7 +134,7 @@ def test_topic_is_created_when_a_producer_asks_for_it(broker: BrokerUnderTest) -
     topic = unique("auto")
     producer = Producer(broker.config())
     producer.produce(topic, b"first")
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     assert [message.value() for message in read_all(broker, topic, 1)] == [b"first"]
 
 
@@ -145,13 +146,13 @@ def test_topic_is_not_created_where_the_client_forbids_it(broker: BrokerUnderTes
         bad = wire.call("metadata", 12, topics=({"name": "no/slash"},))
     assert answer.topics[0].error_code == UNKNOWN_TOPIC_OR_PARTITION
     assert bad.topics[0].error_code == INVALID_TOPIC_EXCEPTION
-    assert topic not in broker.admin.list_topics(timeout=20).topics
+    assert topic not in broker.admin.list_topics(timeout=PATIENCE_SECONDS).topics
 
 
 def test_consumer_of_a_missing_topic_is_told(broker: BrokerUnderTest) -> None:
     consumer = Consumer(broker.config(group_id=unique("group"), allow_auto_create_topics=False))
     consumer.subscribe([unique("missing")])
-    message = consumer.poll(20)
+    message = consumer.poll(PATIENCE_SECONDS)
     assert message is not None
     assert message.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART
     consumer.close()
@@ -176,7 +177,7 @@ def test_offset_for_leader_epoch_ends_at_the_log_end(broker: BrokerUnderTest) ->
     producer = Producer(broker.config())
     for _ in range(5):
         producer.produce(topic, b"x", partition=0)
-    producer.flush(20)
+    producer.flush(PATIENCE_SECONDS)
     with Wire(broker.bootstrap) as wire:
         known = wire.call("metadata", 12, topics=({"name": topic},)).topics[0].partitions[0]
         partition = {"partition": 0, "leader_epoch": known.leader_epoch}

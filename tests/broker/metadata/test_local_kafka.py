@@ -179,7 +179,9 @@ def committed_offset(consumer: Consumer) -> int:
     """Asked again while the coordinator, just started, does not know its groups yet."""
     for _ in range(100):
         try:
-            return int(consumer.committed([TopicPartition("t", 0)], timeout=10)[0].offset)
+            return int(
+                consumer.committed([TopicPartition("t", 0)], timeout=PATIENCE_SECONDS)[0].offset
+            )
         except KafkaException:
             consumer.poll(0.2)
     raise AssertionError("the coordinator never loaded")

@@ -17,6 +17,7 @@ from millstream import Broker
 from millstream.cli.shop.audit import Finding, Made, compare, find_frauds, judge, micros, read_made
 from millstream.cli.shop.traffic import Ledger
 from millstream.pipelines.stores import TableSpec, open_store
+from tests.peers.patience import PATIENCE_SECONDS
 
 LEDGER = Ledger(orders={1, 2, 3}, poison={(0, 7), (1, 9)}, views=5)
 ROWS: dict[str, list[list[Any]]] = {
@@ -142,7 +143,7 @@ def test_topics_tables_and_views_are_read_as_they_are(tmp_path: Path) -> None:
         producer.produce("frauds", json.dumps(order | {"tries": 3}))
         for _ in range(2):  # a batch that runs again writes its letters again
             producer.produce("dlq.orders", b"?", headers=[*place, ("__dlq.errors.offset", "9")])
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
         made = read_made(broker.bootstrap_servers, store)
     assert made.rows == {
         "enriched": [[1, "ada", "mug", "dining", 24, 1_000_000]],

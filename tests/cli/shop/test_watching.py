@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 
 from millstream import Broker
 from millstream.cli.shop.watching import Desk, Look, Position, Product, Watcher, top_products
+from tests.peers.patience import PATIENCE_SECONDS
 
 PATIENCE_S = 60
 
@@ -48,13 +49,13 @@ def test_desk_reads_alerts_and_counts_a_letter_once() -> None:
         )
         fraud = {"customer": "eve", "id": 7, "tries": 3, "amount": 1950}
         producer.produce("frauds", json.dumps(fraud))
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
         desk = Desk(broker.bootstrap_servers)
         desk.start()
         headers = [("__dlq.errors.reason", "malformed"), ("__dlq.errors.message", "no JSON")]
         for key in (b"orders/0/1", b"orders/0/1", b"orders/0/2"):
             producer.produce("dlq.orders", b"?", key, headers=headers)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
         deadline = time.monotonic() + PATIENCE_S
         while desk.letters < 2 or desk.alerts < 1 or desk.frauds < 1:
             assert time.monotonic() < deadline
