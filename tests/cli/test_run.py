@@ -33,7 +33,7 @@ def sales(orders):
 def large(orders):
     return orders.where("amount > 10")
 """
-PATIENCE_S = 240
+PATIENCE_S = 480
 
 
 @pytest.fixture
@@ -149,6 +149,7 @@ def sales_in(store: Path) -> int:
         return 0  # there is no table yet
 
 
+@pytest.mark.timeout(2 * PATIENCE_S)
 def test_run_with_a_broker_of_its_own_until_interrupted(
     running: subprocess.Popen[str], shop: Path
 ) -> None:
@@ -187,6 +188,7 @@ def late_python(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(PATIENCE_S)
 def test_run_starts_again_what_a_busy_machine_kept_from_starting(
     shop: Path, late_python: Path
 ) -> None:

@@ -27,7 +27,7 @@ from tests.peers.servers import Server
 
 @pytest.fixture(
     scope="module",
-    params=["millstream", pytest.param("kafka", marks=pytest.mark.java)],
+    params=["millstream", pytest.param("kafka", marks=[pytest.mark.java, pytest.mark.slow])],
 )
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

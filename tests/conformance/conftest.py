@@ -15,7 +15,13 @@ from tests.peers.java_runtime import ToolRunner, classpath
 from tests.peers.kafka import start_kafka
 from tests.peers.servers import Server, start_millstream, start_workers
 
-JAVA_CLIENTS = {"java", "java-3.9"}
+MARKS = {
+    "java": [pytest.mark.java],
+    # As the newer client, in a JVM of its own.
+    "java-3.9": [pytest.mark.java, pytest.mark.slow],
+    # It may have to be compiled first.
+    "franz-go": [pytest.mark.timeout(900)],
+}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -60,11 +66,8 @@ def start_broker(kind: str, directory: Path, settings: Mapping[str, str]) -> Ser
 
 
 def client_parameters(*names: str) -> list[Any]:
-    """Clients to parametrise `client` with; those on a JVM carry the mark `java`."""
-    return [
-        pytest.param(name, marks=pytest.mark.java if name in JAVA_CLIENTS else ())
-        for name in names or CLIENTS
-    ]
+    """Clients to parametrise `client` with, each with its marks."""
+    return [pytest.param(name, marks=MARKS.get(name, ())) for name in names or CLIENTS]
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 
 from millstream.coordination.share_state import DeliveryState
 from tests.conformance.brokers import BrokerUnderTest, eventually
+from tests.conformance.conftest import client_parameters
 from tests.conformance.queues import QUEUE_SETTINGS, Queue
 from tests.peers.cache import PeerMissing
 from tests.peers.java_runtime import ToolRunner, java_program
@@ -24,11 +25,9 @@ OWN_SETTINGS = QUEUE_SETTINGS
 
 
 def clients(*names: str) -> Any:
-    parameters = [
-        pytest.param(name, marks=pytest.mark.java if name == "java" else ())
-        for name in names or SHARE_CLIENTS
-    ]
-    return pytest.mark.parametrize("client", parameters, indirect=True)
+    return pytest.mark.parametrize(
+        "client", client_parameters(*names or SHARE_CLIENTS), indirect=True
+    )
 
 
 @pytest.fixture
@@ -276,7 +275,9 @@ def test_console_share_consumer_rejects_and_releases(
 
 
 @pytest.mark.java
-@pytest.mark.parametrize("mode", ["auto", "sync", "async"])
+@pytest.mark.parametrize(
+    "mode", ["auto", *(pytest.param(it, marks=pytest.mark.slow) for it in ("sync", "async"))]
+)
 def test_verifiable_share_consumer_reads_everything(own_broker: BrokerUnderTest, mode: str) -> None:
     queue = Queue(own_broker, partitions=2)
     queue.produce(*numbered(60))

@@ -32,6 +32,7 @@ def raise_epoch(producer: TransactionalProducer, epoch: int) -> None:
     assert producer.producer_epoch == epoch
 
 
+@pytest.mark.slow
 def test_end_of_protocol_2_hands_out_a_new_producer_id(own_broker: BrokerUnderTest) -> None:
     topic = own_broker.create_topic()
     with producer_of(own_broker, 2) as producer:

@@ -1,4 +1,4 @@
-"""Twenty processes claim the same user names while broker and claimants are killed: one of them
+"""Processes claim the same user names while broker and claimants are killed: one of them
 gets each name, and all others are refused."""
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from millstream.events import CommandHandler, EventLog
 from tests.faults.claims_driver import names
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import free_port, start_millstream
 
-PEOPLE = [f"p{number}" for number in range(20)]
 NAMES = [f"name-{number}" for number in range(12)]
 
 
@@ -42,21 +43,23 @@ def wait_for_lines(paths: list[Path], count: int) -> None:
         pause.wait(0.01)
 
 
-def test_each_name_is_claimed_by_one_of_twenty_processes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [8, pytest.param(20, marks=pytest.mark.slow)])
+def test_each_name_is_claimed_by_one_of_many_processes(tmp_path: Path, count: int) -> None:
+    people = [f"p{number}" for number in range(count)]
     port = free_port()
     server = start_millstream(tmp_path / "data", port=port)
     bootstrap_servers, topic = f"127.0.0.1:{port}", "names"
-    outs = {person: tmp_path / person for person in PEOPLE}
+    outs = {person: tmp_path / person for person in people}
     try:
         with EventLog(bootstrap_servers, topic) as log:
             log.create()
-        running = {it: claimant(bootstrap_servers, topic, it, outs[it]) for it in PEOPLE}
-        wait_for_lines(list(outs.values()), len(PEOPLE))
+        running = {it: claimant(bootstrap_servers, topic, it, outs[it]) for it in people}
+        wait_for_lines(list(outs.values()), len(people))
         let_begin(*running.values())
-        for round_number, outcomes in enumerate((10, 60, 120)):
-            wait_for_lines(list(outs.values()), len(PEOPLE) + outcomes)
+        for round_number, outcomes in enumerate((count // 2, 3 * count, 6 * count)):
+            wait_for_lines(list(outs.values()), len(people) + outcomes)
             server.kill()
-            for person in PEOPLE[round_number::7]:  # with answers lost, or not
+            for person in people[round_number::7]:  # with answers lost, or not
                 running[person].kill()
                 running[person].wait()
                 running[person] = claimant(bootstrap_servers, topic, person, outs[person])

@@ -86,7 +86,7 @@ class Group:
                     self.released[offset] = count
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_accepted_records_never_return_and_none_is_lost(tmp_path: Path, seed: int) -> None:
     port = free_port()
     server = start_millstream(tmp_path / "data", SETTINGS, port=port)

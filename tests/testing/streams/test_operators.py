@@ -76,7 +76,8 @@ def test_late_row_that_is_counted_is_found_and_told_in_three_batches() -> None:
 
 def test_exact_rule_finds_it_too() -> None:
     disorder = Disorder(late=0.3)
-    check_operator(MinuteCounts(), {"rows": ROWS}, disorder=disorder, late_when="0 seconds", seed=1)
+    rules = {"disorder": disorder, "late_when": "0 seconds", "seed": 1}
+    check_operator(MinuteCounts(), {"rows": ROWS}, **rules, examples=30)
     error = failure_of(CountsLate(), disorder=disorder, late_when="0 seconds")
     assert error.failure.case.size[0] <= 3
 
