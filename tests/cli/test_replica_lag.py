@@ -41,7 +41,7 @@ def test_follower_that_does_not_fetch_lags(tmp_path: Path) -> None:
             )
             await cluster.brokers[3].replication.stop()
             await cluster.produce(1, "t", b"c", acks=1)
-            await until(lambda: cluster.replica(2, "t").log.log_end_offset == 3, 60)
+            await until(lambda: cluster.replica(2, "t").log.log_end_offset == 3)
             behind = 3 - cluster.replica(3, "t").log.log_end_offset
             assert await asyncio.to_thread(lags, bootstrap_of(cluster)) == [
                 ReplicaLag(Replica(2, "t", 0), 0, is_in_sync=True),

@@ -228,9 +228,9 @@ def stored_bytes(partition: Partition) -> bytes:
     )
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
     """Wait for a condition; only a failing test waits long."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)
 

@@ -11,8 +11,6 @@ from millstream.coordination.replication.reassignment import Target
 from millstream.errors import ErrorCode
 from tests.broker.replication.cluster import Cluster, run, until
 
-SECONDS = 50.0
-
 
 async def configure(cluster: Cluster, type: ResourceType, name: str, **settings: Any) -> None:
     """Set settings; None unsets."""
@@ -55,7 +53,7 @@ def test_leader_throttles_only_followers_that_are_not_in_sync(tmp_path: Path) ->
             )
             await add_replica(cluster, "t", 1, 2, 3)
             await add_replica(cluster, "free", 1, 2, 3)
-            await until(lambda: 3 in cluster.partition_image("free").isr, SECONDS)
+            await until(lambda: 3 in cluster.partition_image("free").isr)
             # Every record of the other topic needs a fetch of broker 3, which also asks for t.
             for number in range(1, 5):
                 assert await produce(cluster, "free") == (ErrorCode.NONE, number)
@@ -65,7 +63,7 @@ def test_leader_throttles_only_followers_that_are_not_in_sync(tmp_path: Path) ->
             await configure(
                 cluster, ResourceType.BROKER, "1", leader_replication_throttled_rate=None
             )
-            await until(lambda: 3 in cluster.partition_image("t").isr, SECONDS)
+            await until(lambda: 3 in cluster.partition_image("t").isr)
             assert end(cluster, 3, "t") == 5
 
     run(main)
@@ -87,14 +85,14 @@ def test_follower_that_is_behind_does_not_fetch_beyond_its_rate(tmp_path: Path) 
             )
             await add_replica(cluster, "t", 1, 2)
             # The first fetch finds out that it is behind, and brings one batch.
-            await until(lambda: end(cluster, 2, "t") == 1, SECONDS)
+            await until(lambda: end(cluster, 2, "t") == 1)
             for number in range(4):
                 assert await produce(cluster, "free") == (ErrorCode.NONE, number)
             assert end(cluster, 2, "t") == 1
             await configure(
                 cluster, ResourceType.BROKER, "2", follower_replication_throttled_rate=None
             )
-            await until(lambda: cluster.partition_image("t").isr == (1, 2), SECONDS)
+            await until(lambda: cluster.partition_image("t").isr == (1, 2))
             assert end(cluster, 2, "t") == 5
 
     run(main)
@@ -122,7 +120,7 @@ def test_throttled_replica_catches_up_at_its_rate(tmp_path: Path) -> None:
                     follower_replication_throttled_rate="1000",
                 )
             await add_replica(cluster, "t", 1, 2)
-            await until(lambda: cluster.partition_image("t").isr == (1, 2), SECONDS)
+            await until(lambda: cluster.partition_image("t").isr == (1, 2))
             assert end(cluster, 2, "t") == 4
             for node_id, side in ((1, "leader"), (2, "follower")):
                 throttle = getattr(cluster.brokers[node_id].replication.throttles, side)
