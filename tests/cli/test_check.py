@@ -43,7 +43,7 @@ def test_check_without_transactions_has_none(cli: Run) -> None:
 
 
 def test_check_with_faults_breaks_a_broker_of_its_own(run: Run) -> None:
-    outcome = run("check", "--faults", "--seconds", "6", "--seed", "1")
+    outcome = run("check", "--faults", "--no-share-groups", "--seconds", "6", "--seed", "1")
     assert outcome.exit_code == 0, outcome.out + outcome.err
     assert "no anomalies" in outcome.out
     assert re.search(r"(kill|pause|restart) for|healthy again", outcome.err)

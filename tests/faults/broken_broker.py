@@ -21,6 +21,10 @@ from millstream.broker.replicas.pending import PendingAppend
 from millstream.cli.entry import main
 from millstream.coordination.cluster import TopicImage
 from millstream.coordination.groups.offsets import OffsetStore
+from millstream.coordination.share_state import DeliveryState
+from millstream.coordination.sharing.limits import Limits
+from millstream.coordination.sharing.runs import Run
+from millstream.coordination.sharing.window import ShareWindow
 from millstream.errors import ApiError, ErrorCode
 from millstream.storage._core import VersionTable
 from millstream.storage.log import Log
@@ -138,6 +142,20 @@ def forget_versions_at_the_start() -> None:
     reconciler.build_versions = build  # type: ignore[assignment]
 
 
+def forget_acceptances() -> None:
+    honest = ShareWindow._outcome
+
+    def outcome(self: ShareWindow, run: Run, kind: int) -> DeliveryState:
+        is_forgotten = DICE.random() < 0.05
+        return DeliveryState.AVAILABLE if is_forgotten else honest(self, run, kind)
+
+    ShareWindow._outcome = outcome  # type: ignore[method-assign]
+
+
+def retry_at_once() -> None:
+    Limits.backoff_after = lambda self, delivery_count: 0  # type: ignore[method-assign]
+
+
 FLAWS: dict[str, Callable[[], None]] = {
     "abort-as-commit": write_abort_markers_as_commits,
     "commit-as-abort": write_commit_markers_as_aborts_in_one_partition,
@@ -149,6 +167,8 @@ FLAWS: dict[str, Callable[[], None]] = {
     "versions-ignored": ignore_versions,
     "versions-ignored-in-transactions": ignore_versions_in_transactions,
     "versions-forgotten": forget_versions_at_the_start,
+    "acceptances-forgotten": forget_acceptances,
+    "retried-at-once": retry_at_once,
 }
 
 

@@ -89,8 +89,25 @@ def test_lost_flush_is_found(tmp_path: Path) -> None:
     pytest.fail("\n\n".join(map(str, reports)))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flaw", "anomaly"),
+    [
+        ("acceptances-forgotten", Anomaly.ACKNOWLEDGED_TWICE),
+        ("retried-at-once", Anomaly.EARLY_RETRY),
+    ],
+)
+def test_flaw_of_share_groups_is_found(tmp_path: Path, flaw: str, anomaly: Anomaly) -> None:
+    with broken_broker(tmp_path, flaw) as broker:
+        report = run_briefly(broker, sharers=2)
+    assert report.counts.keys() == {anomaly}, str(report)
+
+
 def run_briefly(
-    broker: BrokerProcess, nemesis: Nemesis | None = None, transactional_claimants: int = 1
+    broker: BrokerProcess,
+    nemesis: Nemesis | None = None,
+    transactional_claimants: int = 1,
+    sharers: int = 0,
 ) -> Report:
     plan = Plan(
         seconds=3,
@@ -99,5 +116,6 @@ def run_briefly(
         partitions=2,
         protocols=("classic",),
         transactional_claimants=transactional_claimants,
+        sharers=sharers,
     )
     return check(run_workload(broker.address, plan, nemesis=nemesis))

@@ -101,9 +101,11 @@ def free_ports(count: int) -> int:
 def test_workers_keep_their_word_under_faults(tmp_path: Path, seed: int, seconds: int) -> None:
     workers = Workers(tmp_path, seed)
     faults = [Fault.KILL, Fault.PAUSE]
-    nemesis = Nemesis(workers, seed, faults, healthy_s=(2.0, 6.0))
+    nemesis = Nemesis([workers], seed, faults, healthy_s=(2.0, 6.0))
     with workers:
-        history = run_workload(workers.address, Plan(seed=seed, seconds=seconds), nemesis=nemesis)
+        history = run_workload(
+            workers.address, Plan(seed=seed, seconds=seconds, sharers=2), nemesis=nemesis
+        )
     history.save(tmp_path / "history.jsonl")
     report = check(history)
     assert report.is_good, f"seed {seed}, history in {tmp_path}, {nemesis.events}\n{report}"

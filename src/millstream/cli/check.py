@@ -55,6 +55,7 @@ def check(
     classic_only: Annotated[
         bool, typer.Option("--classic-only", help="Skip groups of the consumer protocol.")
     ] = False,
+    share_groups: Annotated[bool, typer.Option(help="Include a share group.")] = True,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Save the history to this file.")
     ] = None,
@@ -64,8 +65,9 @@ def check(
 ) -> None:
     """Check whether a cluster loses, duplicates, reorders or tears records.
 
-    Runs producers, transactions and consumers of several groups at the same time, on
-    its own topics. Records every operation and checks the history like Jepsen does.
+    Runs producers, transactions, consumers of several groups and a share group at the
+    same time, on its own topics. Records every operation and checks the history like
+    Jepsen does.
     Deletes the topics at the end, unless it finds an anomaly. Exits with 1 if it does.
 
     [bold]Examples[/bold]
@@ -88,6 +90,7 @@ def check(
         transactors=2 if transactions else 0,
         workers=2 if transactions else 0,
         transactional_claimants=1 if transactions else 0,
+        sharers=2 if share_groups else 0,
         protocols=("classic",) if classic_only else ("classic", "consumer"),
     )
     note(f"seed {seed}, {seconds:g} s, topics {plan.prefix}-in, -out, -recreated-0, -claims")

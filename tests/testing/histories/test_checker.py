@@ -307,6 +307,8 @@ def test_summary_counts_what_was_checked() -> None:
         "undecided": 1,
         "read": 1,
         "groups": 1,
+        "settled": 0,
+        "released": 0,
     }
 
 

@@ -6,13 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from millstream.testing.histories import History, HistoryError, Kind, Operation, Outcome, Read, Send
+from millstream.testing.histories import (
+    Ack,
+    Acknowledgement,
+    History,
+    HistoryError,
+    Kind,
+    Operation,
+    Outcome,
+    Read,
+    Send,
+)
 from tests.testing.histories.simulation import simulate
 
 
 def test_saved_history_is_loaded_as_it_was(tmp_path: Path) -> None:
     history = simulate(seed=3, length=200)
     history.record(Operation(process="p", kind=Kind.SEND, sends=(Send("a-0", "text", 4),)))
+    acks = (Ack("a-0", 4, 2, Acknowledgement.RELEASE),)
+    history.record(Operation(process="s", kind=Kind.SHARE, acks=acks, group="g", delay_ms=5))
     history.save(tmp_path / "history.jsonl")
     assert History.load(tmp_path / "history.jsonl").operations == history.operations
 

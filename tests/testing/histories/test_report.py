@@ -16,6 +16,8 @@ SUMMARY = Summary(
     undecided=1,
     read=300,
     groups=2,
+    settled=40,
+    released=3,
 )
 LOST = [Case(Anomaly.LOST, "orders-1", f"value {n} was lost", (n,)) for n in range(7)]
 
@@ -26,6 +28,7 @@ def test_good_report_raises_nothing_and_says_how_much_was_checked() -> None:
     assert report.is_good
     assert "1,234 operations by 5 clients" in str(report)
     assert "10 transactions: 7 committed, 2 aborted, 1 without an answer" in str(report)
+    assert "40 records settled by share groups, 3 released" in str(report)
     assert str(report).endswith("no anomalies")
 
 

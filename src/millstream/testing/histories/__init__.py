@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from millstream.testing.histories.checker import check
 from millstream.testing.histories.history import (
+    Ack,
+    Acknowledgement,
     History,
     HistoryError,
     Kind,
@@ -25,6 +27,8 @@ from millstream.testing.histories.history import (
 from millstream.testing.histories.report import AnomaliesFound, Anomaly, Case, Report, Summary
 
 __all__ = [
+    "Ack",
+    "Acknowledgement",
     "AnomaliesFound",
     "Anomaly",
     "Case",

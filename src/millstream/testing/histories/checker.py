@@ -10,7 +10,7 @@ all are linear in the length of the history, up to a logarithm. A record counts 
   transaction* if that consumer read others of its transaction
 - read by a consumer of a group, but never by that group: *passed over by a group*
 
-Conditional appends: see `conditions.py`.
+Conditional appends: see `conditions.py`. Share groups: see `shares.py`.
 
 Reads have to be read-committed. Topics must be neither compacted nor shortened by retention, and
 producers idempotent: without idempotence a retry may double and reorder records, and should not be
@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from millstream.testing.histories.conditions import find_broken_conditions
 from millstream.testing.histories.evidence import Evidence, Sighting
 from millstream.testing.histories.history import (
+    Acknowledgement,
     Kind,
     Operation,
     Outcome,
@@ -35,6 +36,7 @@ from millstream.testing.histories.history import (
     differ_in_incarnation,
 )
 from millstream.testing.histories.report import Anomaly, Case, Report, Summary
+from millstream.testing.histories.shares import acknowledgements, find_broken_shares
 
 
 def check(history: Iterable[Operation]) -> Report:
@@ -48,6 +50,9 @@ def summarize(evidence: Evidence) -> Summary:
     operations = evidence.operations
     transactions = [operation for operation in operations if operation.kind is Kind.TXN]
     outcomes = [operation.outcome for operation in transactions]
+    groups = {operation.group for operation in operations if operation.kind is not Kind.SHARE}
+    acks = [ack.kind for it, ack in acknowledgements(operations) if it.outcome is Outcome.OK]
+    released = acks.count(Acknowledgement.RELEASE)
     return Summary(
         operations=len(operations),
         processes=len({operation.process for operation in operations}),
@@ -57,7 +62,9 @@ def summarize(evidence: Evidence) -> Summary:
         aborted=outcomes.count(Outcome.FAIL),
         undecided=outcomes.count(Outcome.INFO),
         read=sum(len(operation.reads) for operation in operations),
-        groups=len({operation.group for operation in operations} - {None}),
+        groups=len(groups - {None}),
+        settled=len(acks) - released,
+        released=released,
     )
 
 
@@ -229,6 +236,8 @@ def find_bad_polls(evidence: Evidence) -> Iterator[Case]:
     """Consumers that go back or skip records without a rebalance or seek."""
     positions: dict[tuple[str, str], tuple[int, int]] = {}  # (offset, operation) of the last read
     for number, operation in enumerate(evidence.operations):
+        if operation.kind is Kind.SHARE:
+            continue  # its members get records in any order
         moved = set(operation.moved)
         for read in operation.reads:
             place = (operation.process, read.partition)
@@ -305,7 +314,7 @@ def find_bad_groups(evidence: Evidence) -> Iterator[Case]:
     """A group gets every record; where offsets are committed in transactions, exactly once."""
     progress: dict[str, dict[str, Progress]] = defaultdict(lambda: defaultdict(Progress))
     for number, operation in enumerate(evidence.operations):
-        if operation.group is None:
+        if operation.group is None or operation.kind is Kind.SHARE:
             continue
         committed = operation.kind is Kind.POLL or evidence.was_committed(number)
         for read in operation.reads:
@@ -355,4 +364,5 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Case]], ...] = (
     find_bad_sends,
     find_bad_groups,
     find_broken_conditions,
+    find_broken_shares,
 )

@@ -69,7 +69,7 @@ class Evidence:
                 is_known = self.found.get(read.value) == read.offset
                 if not is_known or self.sent[read.value].partition != read.partition:
                     self._gather_new(read, number)
-            if operation.final:
+            if operation.final and operation.kind is not Kind.SHARE:
                 self.final_partitions.update(operation.moved)
                 self.final_partitions.update(read.partition for read in operation.reads)
                 self.final_values.update(read.value for read in operation.reads)

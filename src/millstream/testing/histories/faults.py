@@ -29,6 +29,11 @@ SWIFT_GROUPS: dict[str, object] = {
     "group.initial.rebalance.delay.ms": 0,
     "group.consumer.min.heartbeat.interval.ms": 500,
     "group.consumer.heartbeat.interval.ms": 500,
+    "group.share.min.session.timeout.ms": 10_000,
+    "group.share.session.timeout.ms": 10_000,
+    "group.share.min.heartbeat.interval.ms": 500,
+    "group.share.heartbeat.interval.ms": 500,
+    "group.share.record.lock.duration.ms": 15_000,
 }
 
 

@@ -52,6 +52,7 @@ class Kind(StrEnum):
     POLL = "poll"  # records read by a consumer, read-committed
     TXN = "txn"  # a transaction: records sent, and the records read whose offsets it commits
     CLAIM = "claim"  # a conditional append of one version of a key
+    SHARE = "share"  # records delivered to a member of a share group, which acknowledged them
 
 
 class Outcome(StrEnum):
@@ -76,12 +77,29 @@ class Read(NamedTuple):
     value: Value
 
 
+class Acknowledgement(StrEnum):
+    """Of a record by a member of a share group."""
+
+    ACCEPT = "accept"
+    RELEASE = "release"  # to be delivered again
+    REJECT = "reject"
+
+
+class Ack(NamedTuple):
+    """An acknowledgement of a record, and the number of its deliveries until then."""
+
+    partition: str
+    offset: int
+    delivery_count: int
+    kind: Acknowledgement
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """Something that one process did. Partitions are named as Kafka names them: `orders-0`.
 
     The times are of one monotonic clock for the whole history. `commit_ns` is when a transaction
-    asked to be committed; nobody may see its records earlier.
+    asked to be committed, nobody may see its records earlier; or when acknowledgements were sent.
     """
 
     process: str
@@ -95,7 +113,10 @@ class Operation:
     moved: Sequence[str] = ()  # partitions assigned, revoked or sought: their positions are reset
     group: str | None = None  # the consumer group that was read for
     # Of a reader that reads all there is, from the beginning, after all writes to the partitions.
+    # Of a share group: it was given the time to deal with all records of the partitions `moved`.
     final: bool = False
+    acks: Sequence[Ack] = ()
+    delay_ms: int = 0  # of a released record, before it is delivered again
     key: str | None = None  # of a claim
     version: int = 0  # of the key, that was claimed
     error: str = ""  # why the outcome is not ok, for people
@@ -158,4 +179,8 @@ def _from_json(value: dict[str, Any]) -> Operation:
     value["sends"] = tuple(Send(*send) for send in value.get("sends", ()))
     value["reads"] = tuple(Read(*read) for read in value.get("reads", ()))
     value["moved"] = tuple(value.get("moved", ()))
+    value["acks"] = tuple(
+        Ack(partition, offset, count, Acknowledgement(kind))
+        for partition, offset, count, kind in value.get("acks", ())
+    )
     return Operation(**value)

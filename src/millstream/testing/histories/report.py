@@ -33,6 +33,9 @@ class Anomaly(StrEnum):
     VERSION_TWICE = "version appended twice"
     VERSION_ORDER = "versions out of order"
     UNFOUNDED_REFUSAL = "refused without a reason"
+    ACKNOWLEDGED_TWICE = "acknowledged twice"
+    NOT_SHARED = "missed by a share group"
+    EARLY_RETRY = "retried too early"
 
 
 class Case(NamedTuple):
@@ -56,6 +59,8 @@ class Summary(NamedTuple):
     undecided: int
     read: int
     groups: int
+    settled: int  # accepted or rejected by share groups
+    released: int  # by share groups
 
 
 class AnomaliesFound(MillstreamError, AssertionError):
@@ -91,6 +96,7 @@ class Report:
             f"{summary.committed + summary.aborted + summary.undecided:,} transactions: "
             f"{summary.committed:,} committed, {summary.aborted:,} aborted, "
             f"{summary.undecided:,} without an answer",
+            f"{summary.settled:,} records settled by share groups, {summary.released:,} released",
             "",
         ]
         for anomaly in Anomaly:

@@ -7,8 +7,10 @@ Two topics, `<prefix>-in` and `<prefix>-out`. Writers and transactors produce; w
 consume, transform and produce in transactions; followers of other groups come and go, with the
 classic and with the consumer protocol; a browser goes where it likes. A recreator deletes and
 creates a topic of its own, `<prefix>-recreated-<number>`, again and again. Claimants append to
-`<prefix>-claims` under a condition, if the cluster has conditional append. At the end the cluster
-is healed, open transactions are aborted, and everything is read from the beginning.
+`<prefix>-claims` under a condition, if the cluster has conditional append. Sharers, members of a
+share group, work on `<prefix>-in`, if the cluster has share groups. At the end the cluster is
+healed, open transactions are aborted, everything is read from the beginning, and the share group
+has time for what it has not dealt with.
 """
 
 from __future__ import annotations
@@ -46,12 +48,15 @@ from millstream.testing.histories.clients import (
 from millstream.testing.histories.faults import Nemesis
 from millstream.testing.histories.history import History, Kind, Operation
 from millstream.testing.histories.recreation import Recreator, recreated_topic
+from millstream.testing.histories.shares import settled_offsets
+from millstream.testing.histories.sharing import GROUP, Sharer, configure_share_group
 
 logger = logging.getLogger(__name__)
 
 PROGRESS_EVERY_S = 0.2
 CATCH_UP_S = 2.0
 STOP_SECONDS_MAX = 60.0
+SETTLE_SECONDS_MAX = 90.0  # records may be locked for 30 s by a member that is gone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +75,7 @@ class Plan:
     recreators: int = 1
     claimants: int = 3
     transactional_claimants: int = 1
+    sharers: int = 0
     protocols: tuple[str, ...] = ("classic", "consumer")  # each has its groups
     rate: float = 50.0  # operations a second of each producer
     prefix: str = ""  # of topics, groups and transactional ids; empty: one that nobody has
@@ -156,13 +162,14 @@ class Run:
             TransactionalClaimant(scene, i, known) for i in range(plan.transactional_claimants)
         ]
         self.claimants += self.transactional_claimants
+        self.sharers = [Sharer(scene, i) for i in range(plan.sharers)]
 
     def go(self, nemesis: Nemesis | None) -> History:
         self.create_topics()
         producers: list[Client] = [*self.producers, *self.transactors, *self.workers]
         producers += [*self.recreators, *self.claimants]
         try:
-            for client in [*producers, *self.consumers]:
+            for client in [*producers, *self.consumers, *self.sharers]:
                 client.start()
             if nemesis is not None:
                 nemesis.start()
@@ -171,13 +178,16 @@ class Run:
                 nemesis.heal()
             self.stop([*self.producers, *self.transactors, *self.claimants], "stopping producers")
             self.pass_time(CATCH_UP_S, "catching up")
-        finally:
             self.stop([*producers, *self.consumers], "stopping clients")
-        self.abort_leftovers()
-        self.read_everything()
+            self.abort_leftovers()
+            self.read_everything()
+            self.settle_everything()
+        finally:
+            self.stop([*producers, *self.consumers, *self.sharers], "stopping clients")
         return self.scene.history
 
     def create_topics(self) -> None:
+        self.prepare_sharers()
         admin = AdminClient(IMPATIENT | self.scene.config)
         names = (self.scene.inputs, self.scene.outputs)
         topics = [NewTopic(name, self.scene.partitions) for name in names]
@@ -186,6 +196,14 @@ class Run:
         if self.claimants and not create_claimed_topic(self.scene):
             logger.info("the cluster has no conditional append: it is not checked")
             self.claimants, self.transactional_claimants = [], []
+
+    def prepare_sharers(self) -> None:
+        delay_ms = configure_share_group(self.scene) if self.sharers else None
+        if self.sharers and delay_ms is None:
+            logger.info("the cluster has no share groups: they are not checked")
+            self.sharers = []
+        for sharer in self.sharers:
+            sharer.delay_ms = delay_ms or 0
 
     def pass_time(self, seconds: float, phase: str) -> None:
         until = time.monotonic() + seconds
@@ -228,12 +246,34 @@ class Run:
             self.record_final(reads=reads)
             self.report("reading everything")
 
-    def record_final(self, **fields: object) -> None:
+    def settle_everything(self) -> None:
+        """Wait until the share group has dealt with all records, or should have."""
+        if not self.sharers:
+            return
+        history = self.scene.history
+        wanted: dict[str, set[int]] = {
+            partition_name(place): set()
+            for place in self.scene.places
+            if place.topic == self.scene.inputs
+        }
+        for operation in [it for it in history if it.final]:
+            for read in operation.reads:
+                if read.partition in wanted:
+                    wanted[read.partition].add(read.offset)
+        deadline = time.monotonic() + SETTLE_SECONDS_MAX
+        while time.monotonic() < deadline and not all(
+            offsets <= settled_offsets(list(history), partition)
+            for partition, offsets in wanted.items()
+        ):
+            self.pass_time(0.5, "settling")
+        self.record_final(kind=Kind.SHARE, group=GROUP, moved=sorted(wanted))
+
+    def record_final(self, kind: Kind = Kind.POLL, **fields: object) -> None:
         now_ns = time.monotonic_ns()
         self.scene.history.record(
             Operation(
                 process="final",
-                kind=Kind.POLL,
+                kind=kind,
                 began_ns=now_ns,
                 ended_ns=now_ns,
                 final=True,
