@@ -51,6 +51,7 @@ from millstream.config.broker import BrokerConfig, Endpoint
 from millstream.coordination.cluster_records import BrokerEndpoint
 from millstream.errors import ApiError, ErrorCode, MillstreamError
 from millstream.storage.directories import LogDirectories
+from millstream.storage.directory import LogDirectory
 from millstream.storage.filesystem import FileSystem
 from millstream.storage.log import Log
 
@@ -107,6 +108,8 @@ class BrokerServer:
         self._executor = ThreadPoolExecutor(COLD_READ_THREADS, "millstream-cold-read")
         self._listeners: list[tuple[Endpoint, asyncio.Server]] = []
         self._share_partitions: SharePartitions | None = None
+        self._full_directories: set[LogDirectory] = set()
+        self.stop_soon: Callable[[], None] = lambda: None  # for a process that is a broker
         self._undo = contextlib.AsyncExitStack()  # what stop(), or a failed start, has to undo
 
     @property
@@ -188,6 +191,8 @@ class BrokerServer:
             recovery_threads=config.num_recovery_threads_per_data_dir,
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
+        for directory in self.directories.directories:
+            directory.on_full = self._directory_full
         self._undo.push_async_callback(self._close_data)
         self.metadata = await open_metadata(self.directories, config, self.clock)
 
@@ -457,7 +462,8 @@ class BrokerServer:
         )
 
     def directory_failed(self, failed: list[Log]) -> None:
-        """All partitions in a failed directory go offline, not only those that were flushed."""
+        """All partitions in a failed directory go offline, not only those that were flushed. In a
+        cluster, others lead them; a broker without any directory stops, as Kafka's do."""
         directories = {log.directory for log in failed}
         for partition in self.partitions:
             directory = partition.log.directory
@@ -469,6 +475,19 @@ class BrokerServer:
                     )
                 )
         self.metadata_cache.clear()
+        self.replication.cannot_write()
+        if self.metadata.has_controller and not self.directories.live_directories:
+            self.stop_soon()
+
+    def _directory_full(self, directory: LogDirectory) -> None:
+        """In any thread, and once per append."""
+        if directory not in self._full_directories:
+            self._full_directories.add(directory)
+            self.loop.call_soon_threadsafe(self._hand_over_full)
+
+    def _hand_over_full(self) -> None:
+        full, self._full_directories = self._full_directories, set()
+        self.replication.cannot_write(full)
 
 
 def _reachable_host(host: str) -> str:
@@ -528,6 +547,7 @@ async def _serve(server: BrokerServer, ready: Callable[[BrokerServer], None]) ->
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    server.stop_soon = stopping.set
     await server.start()
     loop.add_signal_handler(signal.SIGUSR1, server.log_counters)
     collect_garbage_rarely()
@@ -536,6 +556,8 @@ async def _serve(server: BrokerServer, ready: Callable[[BrokerServer], None]) ->
         await stopping.wait()
     finally:
         await server.stop()
+    if not server.directories.live_directories:
+        raise MillstreamError("stopped: all log directories have failed")
 
 
 def _say_ready(server: BrokerServer) -> None:

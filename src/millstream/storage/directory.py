@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 from uuid import UUID
 
 from millstream.errors import ApiError, ErrorCode
@@ -44,6 +45,7 @@ class LogDirectory:
         self.transaction_indexes = TransactionIndexCache()
         self.log_count = 0
         self.failure: BaseException | None = None
+        self.on_full: Callable[[LogDirectory], None] | None = None  # in any thread
         # Guards every log's count of threads at work in its directory. See `Log.held`.
         self.holds = threading.Condition()
         # Held while a checkpoint file is replaced. Checkpoints are prepared in order, and executed
@@ -91,7 +93,10 @@ class LogDirectory:
             )
 
     def note_full(self, error: OSError) -> None:
-        """Log that the disk is full, once between two checkpoints: producers retry at once."""
+        """Log that the disk is full, once between two checkpoints: producers retry at once. The
+        broker is notified each time."""
+        if self.on_full is not None:
+            self.on_full(self)
         if self._full_noted_at != self.checkpoints_prepared:
             self._full_noted_at = self.checkpoints_prepared
             logger.error(

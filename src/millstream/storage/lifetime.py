@@ -66,7 +66,9 @@ class LogLifetime(LogCore):
 
     def storage_error(self, action: str, error: OSError) -> ApiError:
         """What to raise when the disk refused; unless it is full, the directory has failed."""
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            self.directory.note_full(error)
+        else:
             self.directory.fail(error)
         return ApiError(
             ErrorCode.KAFKA_STORAGE_ERROR,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 from millstream.errors import ApiError, ErrorCode
@@ -81,5 +82,47 @@ def test_refused_and_unknown_proposals_are_made_again(tmp_path: Path) -> None:
             await until(lambda: set(cluster.partition_image("t").isr) == {1, 2})
             assert not failures
             assert await cluster.produce(1, "t", b"a") == (ErrorCode.NONE, 0)
+
+    run(main)
+
+
+def test_others_lead_while_a_disk_is_full(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Cluster.of(tmp_path) as cluster:
+            await cluster.create_topic("t", 1, 2, 3, min_insync_replicas="2")
+            await cluster.produce(1, "t", b"a")
+            directory = cluster.replica(1, "t").log.directory
+            for _ in range(3):  # as each refused append does
+                directory.note_full(OSError(errno.ENOSPC, "no space left"))
+            await until(lambda: cluster.leader("t") != 1)
+            leader = cluster.leader("t")
+            assert await cluster.produce(leader, "t", b"b") == (ErrorCode.NONE, 1)
+            # It follows, and is in sync as soon as it can write again.
+            await until(lambda: set(cluster.partition_image("t").isr) == {1, 2, 3})
+            await until(lambda: cluster.values(1, "t") == [b"a", b"b"])
+
+    run(main)
+
+
+def test_others_lead_the_partitions_of_a_failed_directory(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Cluster.of(tmp_path) as cluster:
+            await cluster.create_topic("led", 1, 2, 3)
+            await cluster.create_topic("followed", 2, 1, 3)
+            await cluster.create_topic("lone", 1)
+            for topic, leader in (("led", 1), ("followed", 2), ("lone", 1)):
+                await cluster.produce(leader, topic, b"a")
+            server, log = cluster.brokers[1], cluster.replica(1, "led").log
+            stops: list[int] = []
+            server.stop_soon = lambda: stops.append(1)
+            log.directory.fail(OSError(errno.EIO, "broken"))
+            server.directory_failed([log])
+            await until(lambda: set(cluster.partition_image("led").isr) == {2, 3})
+            await until(lambda: set(cluster.partition_image("followed").isr) == {2, 3})
+            leader = cluster.leader("led")
+            assert leader != 1
+            assert await cluster.produce(leader, "led", b"b") == (ErrorCode.NONE, 1)
+            assert cluster.leader("lone") == 1, "nobody else has its records"
+            assert stops, "it has no directory left"
 
     run(main)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import random
+import uuid
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.coordination.cluster import RECOVERED, RECOVERING
-from millstream.coordination.cluster_records import NO_LEADER, PartitionChangeRecord
+from millstream.coordination.cluster_records import (
+    NO_LEADER,
+    BrokerRegistrationChangeRecord,
+    PartitionChangeRecord,
+)
 from millstream.coordination.replication.controller import (
     Proposal,
     alter_partitions,
@@ -19,6 +24,7 @@ from millstream.coordination.replication.controller import (
     reconcile,
     register,
     shut_down,
+    withdraw,
 )
 from millstream.coordination.replication.leader import IsrChange
 from millstream.errors import ApiError, ErrorCode
@@ -117,6 +123,27 @@ def test_shutdown_moves_leaders_and_may_end_when_nothing_is_led() -> None:
     assert reconcile(after, sessions(1, 2, 3)) == []
     assert shut_down(after, 1, 10) == []
     assert shut_down(before, 1, 9) == [], "of an earlier incarnation"
+
+
+def test_broker_that_cannot_write_leaves_in_sync_sets_to_others() -> None:
+    led, followed, lone = partition(1, 2, 3), partition(2, 1, index=1), partition(1, index=2)
+    last = partition(1, 2, isr=(1,), index=3)
+    before = image(3, led, followed, lone, last)
+    where = [(TOPIC_ID, index) for index in range(5)] + [(uuid.UUID(int=1), 0)]
+    after = applied(before, withdraw(before, 1, 10, where))
+    first, second, third, fourth = after.topics["t"].partitions
+    assert (first.leader, first.isr, first.leader_epoch) == (2, (2, 3), 1)
+    assert (second.leader, second.isr, second.leader_epoch) == (2, (2,), 0)
+    assert (third.leader, third.isr) == (1, (1,))
+    assert (fourth.leader, fourth.isr) == (1, (1,))
+    assert withdraw(after, 1, 10, where) == []
+    assert withdraw(before, 1, 9, where) == [], "of an earlier incarnation"
+
+
+def test_broker_that_cannot_write_stays_while_the_others_are_fenced() -> None:
+    before = image(2, partition(1, 2))
+    fenced = applied(before, [BrokerRegistrationChangeRecord(2, 10, 1)])
+    assert withdraw(fenced, 1, 10, [(TOPIC_ID, 0)]) == []
 
 
 def propose(

@@ -91,6 +91,11 @@ class ClusterActions(Protocol):
         """Begin or cancel reassignments. Each is accepted (None) or refused."""
         ...
 
+    async def withdraw(self, partitions: Sequence[tuple[uuid.UUID, int]]) -> None:
+        """This broker cannot write these partitions: let others lead them, if they can, and leave
+        their in-sync sets. Returns when it is committed."""
+        ...
+
     async def shut_down(self) -> None:
         """Hand over the leadership of all partitions that have another in-sync replica. Returns
         when it is committed."""
@@ -211,6 +216,14 @@ class LoggedActions:
                 "number changes, while all are stopped.",
             )
         return None
+
+    async def withdraw(self, partitions: Sequence[tuple[uuid.UUID, int]]) -> None:
+        def decide(image: ClusterImage) -> list[MetadataRecord]:
+            epoch = self._broker_epoch(image)
+            return controller.withdraw(image, self._broker_id, epoch, partitions)
+
+        if self._log.has_controller:
+            await self._log.change(decide)
 
     async def shut_down(self) -> None:
         def decide(image: ClusterImage) -> list[MetadataRecord]:

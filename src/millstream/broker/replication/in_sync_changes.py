@@ -4,6 +4,9 @@ Every `replica.lag.time.max.ms` / 2, and as soon as a follower may join, all lea
 their proposals, which are sent as one change of the metadata. The outcome comes with the metadata:
 the reconciler tells the leaders of every new state. A refusal ends the proposal; if the outcome is
 unknown, the same proposal is sent again, which has no effect if it was decided.
+
+If a log directory has failed or its disk is full, this broker cannot write the partitions there: it
+leaves their in-sync sets, and others lead. It joins again when it has caught up.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING
 
 from millstream.coordination.cluster import PartitionImage
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from millstream.broker.replicas.table import PartitionTable
     from millstream.clock import Clock
     from millstream.coordination.replication.leader import IsrChange
+    from millstream.storage.directory import LogDirectory
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +51,7 @@ class InSyncChanges:
         self._configs = configs
         self._clock = clock
         self._wanted = asyncio.Event()
+        self._full: set[LogDirectory] = set()
         self._task: asyncio.Task[None] | None = None
         self._is_stopped = False
 
@@ -55,6 +61,12 @@ class InSyncChanges:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def propose_soon(self) -> None:
+        self._wanted.set()
+
+    def leave_soon(self, full: Iterable[LogDirectory] = ()) -> None:
+        """Leave the in-sync sets of partitions in failed directories, and in these."""
+        self._full.update(full)
+        self.start()
         self._wanted.set()
 
     async def stop(self) -> None:
@@ -72,6 +84,7 @@ class InSyncChanges:
                     await self._wanted.wait()
             self._wanted.clear()
             try:
+                await self._leave()
                 await self._propose()
             except ApiError as error:
                 logger.info("in-sync sets are not changed yet: %s", error)
@@ -80,6 +93,16 @@ class InSyncChanges:
             except Exception:  # a defect must not end replication for good
                 logger.exception("in-sync sets could not be changed")
                 await asyncio.sleep(RETRY_SECONDS)
+
+    async def _leave(self) -> None:
+        full, self._full = self._full, set()
+        leaving = [
+            (partition.topic_id, partition.index)
+            for partition in self._partitions
+            if partition.topic_id is not None and _cannot_write(partition, full)
+        ]
+        if leaving:
+            await self._actions.withdraw(leaving)
 
     async def _propose(self) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -104,6 +127,12 @@ class InSyncChanges:
                 logger.info("%r: in-sync set %s was refused: %s", partition, change.isr, outcome)
             if in_sync.proposal is change:
                 in_sync.refused()
+
+
+def _cannot_write(partition: Partition, full: Container[LogDirectory]) -> bool:
+    """A follower that finds its disk full is left to its leader, who knows if it lags behind."""
+    directory = partition.log.directory
+    return directory.failure is not None or (partition.in_sync is not None and directory in full)
 
 
 def _proposal(partition: Partition, change: IsrChange) -> Proposal:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from millstream.broker.replicas.in_sync import ReplicaSettings
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from millstream.broker.tasks import Tasks
     from millstream.clock import Clock
     from millstream.coordination.cluster import ClusterImage
+    from millstream.storage.directory import LogDirectory
     from millstream.storage.log import Log
 
 LANE = "fetcher"
@@ -90,6 +91,11 @@ class Replication:
         fetcher = self._fetched_by.pop(partition, None)
         if fetcher is not None:
             fetcher.remove(partition)
+
+    def cannot_write(self, full: Iterable[LogDirectory] = ()) -> None:
+        """A log directory has failed, or these are full: let others lead its partitions."""
+        if self._metadata.has_controller and not self._is_stopped:
+            self._changes.leave_soon(full)
 
     def brokers_changed(self, image: ClusterImage) -> None:
         active = _active(image)

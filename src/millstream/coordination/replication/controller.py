@@ -7,6 +7,7 @@ continues where the former one stopped.
     reconcile(image, live, ...)     fence and unfence brokers, elect leaders, complete reassignments
     register(image, broker, ...)    a broker has started, as a new incarnation
     shut_down(image, broker_id)     a broker wants to stop: its partitions move to others
+    withdraw(image, ...)            a broker cannot write some partitions: they move to others
     alter_partitions(image, ...)    in-sync sets that leaders propose
     elect(image, ...)               elections that a user asks for
     prefer(image, ...)              leaders go back to their preferred replicas
@@ -101,6 +102,34 @@ def shut_down(image: ClusterImage, broker_id: int, broker_epoch: int) -> list[Me
     record = BrokerRegistrationChangeRecord(broker_id, broker_epoch, in_controlled_shutdown=1)
     active = active_brokers(image).keys() - {broker_id}
     return [record, *_partition_changes(image, active, no_topic)]
+
+
+def withdraw(
+    image: ClusterImage,
+    broker_id: int,
+    broker_epoch: int,
+    partitions: Iterable[tuple[uuid.UUID, int]],
+) -> list[MetadataRecord]:
+    """A broker cannot write its replicas of these partitions: they leave the in-sync sets, and
+    others lead. Where no other member is active the broker stays, since only it has all records."""
+    broker = image.brokers.get(broker_id)
+    if broker is None or broker.epoch != broker_epoch:
+        return []
+    others = active_brokers(image).keys() - {broker_id}
+    records: list[MetadataRecord] = []
+    for topic_id, index in partitions:
+        topic = image.topics_by_id.get(topic_id)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            continue
+        partition = topic.partitions[index]
+        if broker_id not in partition.isr or others.isdisjoint(partition.isr):
+            continue
+        isr = tuple(member for member in partition.isr if member != broker_id)
+        state = decide(PartitionState.of(partition)._replace(isr=isr), others)
+        record = record_for(topic_id, index, partition, state)
+        if record is not None:
+            records.append(record)
+    return records
 
 
 def may_stop(image: ClusterImage, broker_id: int) -> bool:
