@@ -27,6 +27,7 @@ from millstream.broker.coordinators.registry import Coordinators
 from millstream.broker.maintenance.cleaning import CleaningThread
 from millstream.broker.maintenance.jobs import Background
 from millstream.broker.maintenance.loop_lag import LoopLag
+from millstream.broker.maintenance.strays import Strays
 from millstream.broker.metadata.actions import LoggedActions
 from millstream.broker.metadata.cache import MetadataCache
 from millstream.broker.metadata.configs import ConfigManager
@@ -158,6 +159,8 @@ class BrokerServer:
         endpoints = await self._bind()
         await self._claim_leadership()
         self._reconciler.start(self.metadata.deleted_topic_ids)
+        self.strays = Strays(self.metadata, self.configs, self.directories, self.clock)
+        self.strays.start()
         self._undo.push_async_callback(self._reconciler.stop)
         self._undo.push_async_callback(self.replication.stop)
         await self._register(endpoints)
@@ -332,6 +335,7 @@ class BrokerServer:
             partitions=self.partitions,
             directories=self.directories,
             flusher=self.flusher,
+            strays=self.strays,
             close_idle=self.connections.close_idle,
             check_lag=self.coordinators.check_lag,
             on_directory_failed=self.directory_failed,

@@ -195,6 +195,14 @@ class LogSettings:
         mode=_DYNAMIC,
         doc="Default of the topic's millstream.acks.all.flush: acknowledged means flushed.",
     )
+    millstream_stray_delay_ms: int = long(
+        604_800_000,
+        low=-1,
+        ours=True,
+        mode=_DYNAMIC,
+        doc="How long a log is kept that was set aside because the cluster's metadata does not "
+        "assign it to this broker; -1: until an operator deletes it.",
+    )
     millstream_verify_compressed: bool = boolean(
         False, ours=True, mode=_DYNAMIC, doc="Default of the topic's millstream.verify.compressed."
     )

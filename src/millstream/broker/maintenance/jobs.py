@@ -18,6 +18,7 @@ from millstream.storage.retention import apply_all
 from millstream.storage.version_replay import needs_snapshot, save_versions
 
 if TYPE_CHECKING:
+    from millstream.broker.maintenance.strays import Strays
     from millstream.broker.metadata.configs import ConfigManager
     from millstream.broker.replicas.flushing import Flusher
     from millstream.broker.replicas.table import PartitionTable
@@ -33,6 +34,7 @@ IDLE_CHECK_MS = 1_000
 LATE_FLUSH_CHECK_MS = 500
 JOURNAL_CHECK_MS = 200
 FILE_SWEEP_MS = 10_000
+STRAYS_MS = 600_000
 INTERVAL_MS_MAX = 24 * 3600 * 1000  # intervals may be as long as Kafka's largest number
 
 
@@ -48,6 +50,7 @@ class Background:
         partitions: PartitionTable,
         directories: LogDirectories,
         flusher: Flusher,
+        strays: Strays,
         close_idle: Callable[[], None],
         check_lag: Callable[[int], None],
         on_directory_failed: Callable[[list[Log]], None],
@@ -60,6 +63,7 @@ class Background:
         self._partitions = partitions
         self._directories = directories
         self._flusher = flusher
+        self._strays = strays
         self._close_idle = close_idle
         self._check_lag = check_lag
         self._on_directory_failed = on_directory_failed
@@ -74,6 +78,7 @@ class Background:
         self._every(LATE_FLUSH_CHECK_MS, "flush.ms", self._flush_late)
         self._every(JOURNAL_CHECK_MS, "journal", self._retire_journal)
         self._every(FILE_SWEEP_MS, "file deletion", self._sweep_files)
+        self._every(STRAYS_MS, "strays", self._start_strays)
         self._every(config.log_retention_check_interval_ms, "retention", self._start_retention)
         self._every(config.log_flush_offset_checkpoint_interval_ms, "checkpoint", self._checkpoint)
         self._every(
@@ -141,6 +146,15 @@ class Background:
 
     def _sweep_files(self) -> None:
         self._tasks.run_blocking(self._directories.sweep)
+
+    def _start_strays(self) -> None:
+        self._tasks.start(self._review_strays())
+
+    async def _review_strays(self) -> None:
+        try:
+            await self._tasks.run_blocking(self._strays.review)
+        except OSError:
+            logger.exception("background job failed: strays")
 
     def _checkpoint(self) -> None:
         """Sync the segments closed since the last time, whatever the acks, so that recovery never

@@ -377,7 +377,7 @@ class Reconciler:
             else:
                 logger.warning(
                     "setting aside stray log %s-%d: %s; its directory is renamed to end in %s, "
-                    "delete it if its records are not needed",
+                    "and deleted after millstream.stray.delay.ms",
                     *(log.topic, log.partition, reason, STRAY_DIRECTORY_SUFFIX),
                 )
                 set_aside.append(log)
