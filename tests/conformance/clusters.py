@@ -1,0 +1,148 @@
+"""A cluster of three under test: brokers by id, killed, stopped and started; and what clients and
+the files of its replicas say about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from millstream.testing.cluster import ClusterProcesses
+from tests.conformance.brokers import eventually
+from tests.peers.patience import PATIENCE_SECONDS
+
+BROKERS = (1, 2, 3)
+
+
+class Brokers(Protocol):
+    """Some brokers and their files."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    def data(self, broker: int, /) -> Path: ...
+
+
+class Cluster(Brokers, Protocol):
+    """Brokers 1 to 3."""
+
+    down: set[int]
+
+    def start(self, broker: int) -> None: ...
+
+    def stop(self, broker: int) -> None:
+        """Cleanly."""
+
+    def kill(self, broker: int) -> None: ...
+
+
+class MillstreamCluster:
+    """Three processes and a ZooKeeper."""
+
+    def __init__(self, directory: Path, settings: Mapping[str, object]) -> None:
+        self._directory = directory
+        self._processes = ClusterProcesses(directory, settings=settings)
+        self.down: set[int] = set()
+
+    @classmethod
+    @contextmanager
+    def running(cls, directory: Path, settings: Mapping[str, object]) -> Iterator[Cluster]:
+        cluster = cls(directory, settings)
+        with cluster._processes:
+            yield cluster
+
+    @property
+    def bootstrap(self) -> str:
+        return self._processes.addresses
+
+    def data(self, broker: int) -> Path:
+        return self._directory / f"broker-{broker}" / "data"
+
+    def start(self, broker: int) -> None:
+        self._processes.brokers[broker].start()
+        self.down.discard(broker)
+
+    def stop(self, broker: int) -> None:
+        self._processes.brokers[broker].stop()
+        self.down.add(broker)
+
+    def kill(self, broker: int) -> None:
+        self._processes.brokers[broker].kill()
+        self.down.add(broker)
+
+
+def create_topic(
+    cluster: Brokers, name: str, replicas: Sequence[Sequence[int]], **config: str | int
+) -> None:
+    """With a partition for each list of replicas; `min_insync_replicas=2` is a setting."""
+    settings = {key.replace("_", "."): str(value) for key, value in config.items()}
+    assignment = [list(brokers) for brokers in replicas]
+    topic = NewTopic(name, len(replicas), replica_assignment=assignment, config=settings)
+    client = admin(cluster)  # kept until the answer is there
+    client.create_topics([topic])[name].result(PATIENCE_SECONDS)
+    eventually(lambda: leaders(cluster, name) == [brokers[0] for brokers in replicas])
+
+
+def admin(cluster: Brokers) -> AdminClient:
+    return AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+
+
+def leaders(cluster: Brokers, topic: str) -> list[int]:
+    return [partition.leader for partition in _partitions(cluster, topic)]
+
+
+def in_sync(cluster: Brokers, topic: str) -> list[set[int]]:
+    return [set(partition.isrs) for partition in _partitions(cluster, topic)]
+
+
+def _partitions(cluster: Brokers, topic: str) -> list[Any]:
+    metadata = admin(cluster).list_topics(topic, timeout=PATIENCE_SECONDS)
+    partitions = metadata.topics[topic].partitions
+    return [partitions[index] for index in sorted(partitions)]
+
+
+def await_in_sync(cluster: Brokers, topic: str, *brokers: int) -> None:
+    """Until these, and no others, are the in-sync replicas of each partition."""
+    eventually(lambda: all(them == set(brokers) for them in in_sync(cluster, topic)))
+
+
+def produce(
+    cluster: Brokers, topic: str, values: Sequence[bytes], partition: int = 0, **config: object
+) -> list[KafkaError | None]:
+    """With acks=all, unless a setting such as `acks=1` says otherwise. The errors, in order."""
+    settings = {name.replace("_", "."): value for name, value in config.items()}
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap, "log_level": 0, "acks": "all", **settings}
+    )
+    errors: list[KafkaError | None] = []
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        errors.append(error)
+
+    for value in values:
+        producer.produce(topic, value, partition=partition, on_delivery=delivered)
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    return errors
+
+
+def log_bytes(cluster: Brokers, broker: int, topic: str, partition: int = 0) -> bytes:
+    """All segments of a replica. Where one ends and the next one begins is its own affair."""
+    segments = sorted((cluster.data(broker) / f"{topic}-{partition}").glob("*.log"))
+    return b"".join(segment.read_bytes() for segment in segments)
+
+
+def await_equal_replicas(
+    cluster: Brokers, topic: str, partition: int = 0, brokers: Sequence[int] = BROKERS
+) -> bytes:
+    """Wait until the replicas have the same bytes, and return them."""
+
+    def replicas() -> set[bytes]:
+        return {log_bytes(cluster, broker, topic, partition) for broker in brokers}
+
+    eventually(lambda: len(replicas()) == 1)
+    (content,) = replicas()
+    return content
