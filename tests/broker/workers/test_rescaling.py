@@ -184,6 +184,25 @@ def test_unfinished_change_is_completed_before_another(tmp_path: Path) -> None:
     check(path, 3)
 
 
+class KilledAtTheEnd(OsFileSystem):
+    """Everything is done but for the removal of the plan."""
+
+    def unlink(self, path: str) -> None:
+        if path.endswith(names.RESCALING):
+            raise Killed
+        super().unlink(path)
+
+
+def test_process_killed_after_a_worker_was_removed_can_be_completed(tmp_path: Path) -> None:
+    single_broker(tmp_path, {"t": 3})
+    rescale(tmp_path, 3)
+    with pytest.raises(Killed):
+        rescale(tmp_path, 2, KilledAtTheEnd())
+    assert not (tmp_path / "workers" / "3").exists()
+    rescale(tmp_path, 2)
+    check(tmp_path, 2)
+
+
 def kill_and_complete(path: Path, was: int, step: int) -> bool:
     """Returns whether the process was killed before it was done."""
     single_broker(path, {"t": 2, "worker": 2})

@@ -255,6 +255,9 @@ def execute(layout: Layout, rescaling: Rescaling) -> None:
         if fs.exists(f"{move.source}/{move.name}"):
             fs.rename(f"{move.source}/{move.name}", f"{move.target}/{move.name}")
     paths = {path for move in rescaling.moves for path in (move.source, move.target)}
+    if rescaling.was and layout.workers == rescaling.workers:
+        # An earlier attempt was killed at its last step, which removes directories.
+        paths = {path for path in paths if fs.exists(path)}
     for path in sorted(paths):
         fs.sync_directory(path)
     for path in sorted(paths):
