@@ -134,7 +134,8 @@ class PostgresServer:
     def remove(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.crash()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        # Each database has hundreds of files, for which Python takes several times as long.
+        subprocess.run(["rm", "-rf", self.directory], check=True)
 
 
 def start_postgres(*settings: str, version: Path | None = None) -> PostgresServer:

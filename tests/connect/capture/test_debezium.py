@@ -28,7 +28,7 @@ from tests.peers.debezium import Debezium, DebeziumEvent, running_debezium
 from tests.peers.postgres import PostgresServer
 from tests.peers.schema_registry import SchemaRegistry, running_registry
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.java, pytest.mark.slow]
 
 ENGINE_SETTINGS = {
     "decimal.handling.mode": "string",
@@ -290,7 +290,6 @@ DECIMALS = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["precise", "double"])
 def test_decimals_of_each_mode_are_equal(postgres: PostgresServer, mode: Decimals) -> None:
     kinds = ["numeric", "numeric(40,3)", "numeric(5,0)", "numeric[]"]
@@ -431,7 +430,6 @@ class Workload:
         assert_equal(ours, theirs)
 
 
-@pytest.mark.slow
 @settings(
     max_examples=40,
     deadline=None,

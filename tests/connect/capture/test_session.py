@@ -70,7 +70,19 @@ def test_apache_kafka_gets_each_change_once(postgres: PostgresServer, tmp_path: 
         server.stop()
 
 
-@pytest.mark.parametrize("point", NAMES)
+# The end of one step is the beginning of the next: one of both runs always.
+CHOSEN = (
+    "after open",
+    "after state",
+    "after slot",
+    "before confirm",
+    "after send",
+    "before commit",
+)
+POINTS = [it if it in CHOSEN else pytest.param(it, marks=pytest.mark.slow) for it in NAMES]
+
+
+@pytest.mark.parametrize("point", POINTS)
 def test_capture_killed_at_a_point_continues(setup: Setup, point: str) -> None:
     """It dies in the snapshot or in the stream, while writers go on."""
     setup.execute(TABLE.format("orders"))

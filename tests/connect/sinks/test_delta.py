@@ -102,7 +102,8 @@ def test_position_survives_checkpoints_and_maintenance(lake: DeltaTables, log: L
 def moment_between_commits() -> datetime:
     """A time that is later than the commits so far, and earlier than the next one.
 
-    The time in a commit is a few milliseconds before that of its file, and either may count.
+    The time of a commit is that of its file, not the one in it, and the clock of files is some
+    milliseconds behind.
     """
     time.sleep(0.05)
     moment = datetime.now(UTC)

@@ -68,7 +68,7 @@ def test_threads_open_the_file_at_once(tmp_path: Path, log: Log) -> None:
     run_once(warehouse.config(log))
 
     def open_and_close() -> None:
-        for _ in range(300):
+        for _ in range(100):
             with open_sink(warehouse.config(log)) as sink:
                 sink.open()
 

@@ -23,7 +23,7 @@ from tests.connect.sinks.test_runner import capture_writes, run_once
 from tests.peers.opensearch import OpenSearchServer
 from tests.peers.patience import PATIENCE_SECONDS
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.java, pytest.mark.slow]
 
 
 @pytest.fixture
@@ -114,7 +114,6 @@ def test_key_that_moves_to_a_new_partition_is_updated(server: SearchServer, log:
     assert server.rows() == dict.fromkeys(range(20), "new")
 
 
-@pytest.mark.slow  # starts the server again
 def test_server_that_is_killed_is_waited_for(server: SearchServer, log: Log) -> None:
     stop = threading.Event()
     runner = threading.Thread(target=lambda: SinkRunner(server.config(log), stop=stop).run())

@@ -88,7 +88,7 @@ def distinct(batches: list[tuple[list[Sale], int]]) -> list[tuple[list[Sale], in
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(batches=BATCHES)
 def test_changes_add_up_to_what_sql_says_after_every_batch(
     rows: int, batches: list[tuple[list[Sale], int]]
@@ -102,7 +102,7 @@ def test_changes_add_up_to_what_sql_says_after_every_batch(
         assert +total == expected(sales, rows)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(batches=BATCHES)
 def test_rows_behind_the_lateness_are_told_and_change_nothing(
     batches: list[tuple[list[Sale], int]],

@@ -21,7 +21,7 @@ from tests.pipelines.patterns.operators import SCHEMA, by_backtracking, operator
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 SEED = 1
-EXAMPLES = 8
+EXAMPLES = 5
 
 
 def is_late(row: Any) -> bool:

@@ -207,6 +207,7 @@ def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
     server.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.java
 def test_letters_go_to_apache_kafka_as_well(apache: Topics) -> None:
     topic = apache.create()

@@ -235,6 +235,7 @@ def metered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
         server.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.java
 def test_fetches_wait_for_a_quota_of_apache_kafka(metered: Topics) -> None:
     topic = metered.create()
@@ -246,6 +247,7 @@ def test_fetches_wait_for_a_quota_of_apache_kafka(metered: Topics) -> None:
         assert fetch_batches(cluster, topic, 0, 95).end_offset == 100
 
 
+@pytest.mark.slow
 @pytest.mark.java
 def test_fetch_columns_names_a_quota_that_is_less_than_a_batch(metered: Topics) -> None:
     topic = metered.create()

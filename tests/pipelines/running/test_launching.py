@@ -176,6 +176,7 @@ def test_topic_recreated_while_the_pipeline_stood_is_read_from_its_beginning(
     assert stored(tmp_path, "select id from ids order by id") == [(it,) for it in range(1, 8)]
 
 
+@pytest.mark.slow  # three queries and more
 def test_inputs_may_be_used_in_another_order(
     spark: SparkSession, topics: Topics, where: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -270,6 +271,7 @@ def test_pipeline_into_a_topic_starts_in_any_thread(
     assert committed(topics, copy.group_id, orders) == {0: 3, 1: 1}
 
 
+@pytest.mark.slow  # three queries and more
 def test_batch_is_decided_with_what_was_read_and_refused_if_the_checkpoint_has_other_offsets(
     spark: SparkSession,
     topics: Topics,
@@ -303,6 +305,7 @@ def test_batch_is_decided_with_what_was_read_and_refused_if_the_checkpoint_has_o
     assert stored(tmp_path, found) == [("ada", 6.0), ("bob", 1.5)]
 
 
+@pytest.mark.slow  # three queries and more
 def test_pipeline_whose_checkpoint_was_deleted_is_refused_and_starts_over_if_allowed(
     spark: SparkSession, topics: Topics, orders: str, where: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -39,7 +39,7 @@ CALLS_MAX = 800  # with a topic, versions are halted, which takes several hundre
 CALLS_MIN = 17
 # At every call it takes minutes.
 READER = "reader"
-STRIDES = [17, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+STRIDES = [29, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
 
 
 class Reader:

@@ -164,13 +164,13 @@ def test_stream_of_groups_is_the_batch() -> None:
         Grouped(SCHEMA, ["key"], MEASURES),
         {"rows": weighted(*SCHEMA.names[:-1])},
         seed=1,
-        examples=25,
+        examples=12,
     )
 
 
 def test_stream_of_distinct_rows_is_the_batch() -> None:
     check_operator(
-        Grouped(SCHEMA, ["key", "s"]), {"rows": weighted("key", "s")}, seed=1, examples=25
+        Grouped(SCHEMA, ["key", "s"]), {"rows": weighted("key", "s")}, seed=1, examples=12
     )
 
 

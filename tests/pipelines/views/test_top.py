@@ -76,7 +76,7 @@ WEIGHTED = Source(
 @pytest.mark.parametrize("groups", [["group"], []])
 def test_stream_of_first_rows_is_the_batch(groups: list[str]) -> None:
     operator = TopRows(SCHEMA, groups, "value", 2)
-    check_operator(operator, {"rows": WEIGHTED}, seed=1, examples=25)
+    check_operator(operator, {"rows": WEIGHTED}, seed=1, examples=12)
 
 
 class ForgetsTheRest(TopRows):

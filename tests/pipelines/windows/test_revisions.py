@@ -130,7 +130,7 @@ def run(
     return found, on_time
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(BATCHES, st.sampled_from([0, 7, 30]))
 def test_every_window_is_final_once_with_all_rows_that_were_on_time(
     batches: list[tuple[list[Event], int]], lateness_us: int
@@ -141,7 +141,7 @@ def test_every_window_is_final_once_with_all_rows_that_were_on_time(
     assert {it.window: it.values for it in final} == by_window(on_time)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(BATCHES, st.sampled_from([7, 30]), st.sampled_from([None, 0]))
 def test_corrections_lead_from_the_old_values_to_those_of_a_batch(
     batches: list[tuple[list[Event], int]], lateness_us: int, every_us: int | None
@@ -162,7 +162,7 @@ def test_corrections_lead_from_the_old_values_to_those_of_a_batch(
     assert table == by_window(on_time)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(BATCHES)
 def test_each_change_shows_what_has_come_so_far(batches: list[tuple[list[Event], int]]) -> None:
     found, _ = run(Lateness("drop", 30), batches)

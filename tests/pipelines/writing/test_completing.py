@@ -42,7 +42,7 @@ SHORT_MS = 5_000
 
 @pytest.fixture(
     scope="module",
-    params=["millstream", pytest.param("kafka", marks=pytest.mark.java)],
+    params=["millstream", pytest.param("kafka", marks=[pytest.mark.java, pytest.mark.slow])],
 )
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

@@ -254,7 +254,9 @@ def source(topics: Topics) -> str:
     return name
 
 
-@pytest.mark.parametrize("tasks", [1, 2, 5])
+@pytest.mark.parametrize(
+    "tasks", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(5, marks=pytest.mark.slow)]
+)
 def test_stream_writes_nothing_twice_when_a_decided_batch_is_replayed(
     spark: SparkSession, topics: Topics, source: str, tmp_path: Path, tasks: int
 ) -> None:

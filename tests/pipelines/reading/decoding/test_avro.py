@@ -32,7 +32,7 @@ from tests.pipelines.reading.decoding.values import TIMESTAMP, decode, schema_of
 MANY = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
-    max_examples=150,
+    max_examples=75,
 )
 
 
