@@ -1,5 +1,5 @@
-"""A cluster of three under test: brokers by id, killed, stopped and started; and what clients and
-the files of its replicas say about it."""
+"""A cluster of three under test, Millstream's or Apache Kafka's: brokers by id, killed, stopped and
+started; and what clients and the files of its replicas say about it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.testing.cluster import ClusterProcesses
 from tests.conformance.brokers import eventually
+from tests.peers.kafka_cluster import (
+    KafkaCluster,
+    start_kafka_cluster,
+    start_old_kafka_cluster,
+)
 from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.zookeeper import running_zookeeper
 
 BROKERS = (1, 2, 3)
 
@@ -72,6 +78,56 @@ class MillstreamCluster:
 
     def kill(self, broker: int) -> None:
         self._processes.brokers[broker].kill()
+        self.down.add(broker)
+
+
+class ApacheCluster:
+    """Three nodes of Apache Kafka."""
+
+    def __init__(self, nodes: KafkaCluster) -> None:
+        self._nodes = nodes
+        self.down: set[int] = set()
+
+    @classmethod
+    @contextmanager
+    def running(cls, directory: Path, settings: Mapping[str, str]) -> Iterator[Cluster]:
+        """Of the newest version, each a broker and a controller."""
+        nodes = start_kafka_cluster(directory, settings=settings)
+        try:
+            yield cls(nodes)
+        finally:
+            nodes.kill()
+
+    @classmethod
+    @contextmanager
+    def running_with_zookeeper(
+        cls, directory: Path, settings: Mapping[str, str]
+    ) -> Iterator[Cluster]:
+        """Of the last version that works with ZooKeeper."""
+        with running_zookeeper() as zookeeper:
+            nodes = start_old_kafka_cluster(directory, zookeeper.address, settings=settings)
+            try:
+                yield cls(nodes)
+            finally:
+                nodes.kill()
+
+    @property
+    def bootstrap(self) -> str:
+        return self._nodes.bootstrap
+
+    def data(self, broker: int) -> Path:
+        return self._nodes.nodes[broker - 1].data
+
+    def start(self, broker: int) -> None:
+        self._nodes.start_again(broker - 1)
+        self.down.discard(broker)
+
+    def stop(self, broker: int) -> None:
+        self._nodes.nodes[broker - 1].stop()
+        self.down.add(broker)
+
+    def kill(self, broker: int) -> None:
+        self._nodes.nodes[broker - 1].kill()
         self.down.add(broker)
 
 

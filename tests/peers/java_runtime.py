@@ -21,7 +21,7 @@ from tests.peers.cache import PROGRAMS, PeerMissing, cached, fingerprint, requir
 from tests.peers.patience import PATIENCE_SECONDS
 
 KAFKA_VERSION = "4.3.1"
-OLD_CLIENT_VERSION = "3.9.1"  # what Spark's connector brings along
+OLD_CLIENT_VERSION = "3.9.1"  # what Spark's connector brings along; the last with ZooKeeper
 DEBEZIUM_VERSION = "3.6.1.Final"
 OPENSEARCH_VERSION = "2.19.6"  # the last one for Java 17
 TRINO_VERSION = "435"  # the last one for Java 17
@@ -31,6 +31,10 @@ _BUNDLES = {
     "kafka": [
         ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
         ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
+        ("org.slf4j", "slf4j-simple", "1.7.36"),
+    ],
+    "kafka-zookeeper": [
+        ("org.apache.kafka", "kafka_2.13", OLD_CLIENT_VERSION),
         ("org.slf4j", "slf4j-simple", "1.7.36"),
     ],
     "kafka-streams": [
