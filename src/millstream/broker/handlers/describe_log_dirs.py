@@ -5,7 +5,7 @@
 * v4: size and free room of the directory's volume (KIP-827)
 * v5: cordoned directories, of which there are none
 
-Every replica here leads, so none lags behind, and none is on its way to another directory.
+As in Kafka, only a replica on its way to another directory has a lag here, and there is none.
 """
 
 from __future__ import annotations

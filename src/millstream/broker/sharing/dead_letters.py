@@ -103,8 +103,6 @@ class DeadLetters:
         self._partitions = partitions
         self._remote = remote
         self._breakers: dict[str, Breaker] = {}
-        # Held while a topic is created: the metadata has it before its partitions can be written.
-        self._creating = asyncio.Lock()
         self._problems: dict[str, str] = {}  # by group, problems already logged
         # Held until the logs of a new topic are open, which is after the topic is in the metadata.
         self._creating = asyncio.Lock()
