@@ -34,7 +34,7 @@ def test_system_names_each_missing_component_and_goes_on() -> None:
     assert done.returncode == 0
     lines = done.stdout.splitlines()
     missing = [line.split()[2] for line in lines]
-    assert missing == ["java", "mvn", "kcat", "strace", "node", "go", "pg_ctlcluster"]
+    assert missing == ["java", "mvn", "kcat", "ip", "strace", "node", "go", "pg_ctlcluster"]
     assert all("; try: " in line for line in lines)
 
 

@@ -26,6 +26,7 @@ COMPONENTS = [
     Component("java", "openjdk-17-jdk-headless", "Spark; Apache Kafka, its tools and client"),
     Component("mvn", "maven", "fetching Apache Kafka's jars"),
     Component("kcat", "kcat", "conformance tests with kcat"),
+    Component("ip", "iproute2", "tests in which the network is cut"),
     Component("strace", "strace", "proof that acknowledged means flushed"),
     Component("node", "nodejs npm", "conformance tests with kafkajs"),
     Component("go", "golang-go", "conformance tests with franz-go"),
