@@ -187,9 +187,7 @@ def test_cuts_of_the_network_lose_nothing_and_heal(tmp_path: Path, network: Netw
         running_brokers(network, tmp_path, ensemble) as brokers,
     ):
         cuts = Cuts(brokers, ensemble, network)
-        # A recreator's DeleteTopics may come while its broker has lost ZooKeeper: the answer then
-        # names no topic, and librdkafka waits for ever.
-        plan = Plan(seed=1, seconds=CUT_SECONDS, rate=20, recreators=0, sharers=2)
+        plan = Plan(seed=1, seconds=CUT_SECONDS, rate=20, sharers=2)
         history = run_workload(cuts.addresses, plan, nemesis=cuts)
     history.save(tmp_path / "history.jsonl")
     report = check(history)

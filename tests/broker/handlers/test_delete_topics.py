@@ -7,7 +7,7 @@ from pathlib import Path
 
 from millstream.broker.metadata.topics import NewTopic
 from millstream.broker.server import BrokerServer
-from millstream.errors import ErrorCode
+from millstream.errors import ErrorCode, MillstreamError
 from tests.broker.handlers.administering import converse
 from tests.broker.serving import WireClient
 
@@ -80,3 +80,19 @@ def test_nothing_is_deleted_where_deletion_is_disabled(tmp_path: Path) -> None:
         assert "t" in server.metadata.image.topics
 
     converse(tmp_path, conversation, delete_topic_enable=False)
+
+
+def test_each_topic_is_answered_while_the_metadata_cannot_be_reached(tmp_path: Path) -> None:
+    async def conversation(server: BrokerServer, client: WireClient) -> None:
+        await server.topics.create([NewTopic("t", 1)])
+
+        async def fail() -> None:
+            raise MillstreamError("the connection to ZooKeeper was lost before the answer")
+
+        server.metadata.refresh = fail  # type: ignore[method-assign,assignment]
+        answer = await client.call(KEY, 6, topics=[{"name": "t"}], timeout=1000)
+        assert [(it.name, it.error_code) for it in answer.responses] == [
+            ("t", ErrorCode.REQUEST_TIMED_OUT)
+        ]
+
+    converse(tmp_path, conversation)

@@ -7,22 +7,34 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.services import RequestContext
-from millstream.errors import ApiError, ErrorCode
+from millstream.errors import ApiError, ErrorCode, MillstreamError
 
 if TYPE_CHECKING:
     from millstream.coordination.cluster import TopicImage
     from millstream.protocol.messages import Fields
+
+logger = logging.getLogger(__name__)
 
 _NO_ID = uuid.UUID(int=0)
 
 
 async def delete_topics(context: RequestContext, request: Any) -> Fields:
     wanted = _wanted(context.api_version, request)
+    try:
+        return await _delete(context, wanted)
+    except MillstreamError as error:  # clients wait for an answer about each topic
+        logger.warning("topics cannot be deleted now: %s", error)
+        late = ApiError(ErrorCode.REQUEST_TIMED_OUT, f"The outcome is not known: {error}")
+        return {"responses": [_answer(name, topic_id, late) for name, topic_id in wanted]}
+
+
+async def _delete(context: RequestContext, wanted: list[tuple[str | None, uuid.UUID]]) -> Fields:
     await context.services.metadata.refresh()  # another broker may have just created the topic
     counts = Counter(wanted)
     answers: list[dict[str, Any]] = []
