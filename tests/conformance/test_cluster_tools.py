@@ -370,12 +370,13 @@ def test_reassign_command_moves_replicas(
     before = [log_bytes(cluster, 1, topic, partition) for partition in (0, 1)]
     proposal = reassignment.generate("2,3")
     assert {tuple(sorted(it["replicas"])) for it in proposal["partitions"]} == {(2, 3)}
-    said = reassignment.execute(proposal)
+    said = reassignment.execute(proposal, "--throttle", "100000000")
     assert f"Successfully started partition reassignments for {topic}-0,{topic}-1" in said
     eventually(lambda: "is still in progress" not in reassignment.verify(proposal))
     said = reassignment.verify(proposal)
     for partition in (0, 1):
         assert f"Reassignment of partition {topic}-{partition} is completed." in said
+    assert "Clearing broker-level throttles" in said
     await_in_sync(cluster, topic, 2, 3)
     assert reassignment.list().strip() == "No partition reassignments found."
     for partition in (0, 1):
