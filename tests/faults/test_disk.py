@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import Server, start_millstream
+from tests.peers.small_disk import small_tmpfs
 from tests.peers.wire import Wire, batch, produce_fields
 
 KAFKA_STORAGE_ERROR = 56
@@ -23,15 +23,8 @@ DISK_BYTES = 16 * 1024 * 1024
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own that is soon full."""
-    disk = tmp_path / "small"
-    disk.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small tmpfs needs root")
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(disk)]
-    if subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("a tmpfs cannot be mounted here")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
+    with small_tmpfs(tmp_path / "small", DISK_BYTES) as disk:
+        yield disk
 
 
 def create(server: Server, *names: str, **config: str) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from millstream.testing.histories import check
 from millstream.testing.histories.faults import BrokerProcess, Nemesis
 from millstream.testing.histories.workload import Plan, run_workload
 from tests.conformance.brokers import eventually
+from tests.peers.small_disk import small_tmpfs
 
 SETTINGS = {
     "zookeeper.session.timeout.ms": 4_000,  # all that the ensemble's ticks allow
@@ -32,15 +31,8 @@ VICTIM = 1
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small tmpfs needs root")
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(disk)]
-    if subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("a tmpfs cannot be mounted here")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
+    with small_tmpfs(tmp_path / "disk", DISK_BYTES) as disk:
+        yield disk
 
 
 class FullDisk(Nemesis):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,6 +14,7 @@ import pytest
 from millstream.pipelines import Pipeline, pipeline, topic
 from millstream.pipelines.running.failures import explain_failure
 from tests.peers.servers import start_millstream
+from tests.peers.small_disk import small_tmpfs
 from tests.pipelines.conftest import Topics
 from tests.pipelines.writing.test_writer import values_of
 
@@ -79,15 +78,8 @@ def test_pipeline_waits_for_a_broker_that_is_away_for_a_minute(
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A small file system, which is soon full."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small tmpfs needs root")
-    directory = tmp_path / "disk"
-    directory.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(directory)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
-        pytest.skip("a tmpfs cannot be mounted here")
-    yield directory
-    subprocess.run(["umount", "-l", str(directory)], check=True)
+    with small_tmpfs(tmp_path / "disk", DISK_BYTES) as directory:
+        yield directory
 
 
 @pytest.mark.timeout(600)

@@ -6,7 +6,6 @@ import os
 import re
 import resource
 import sqlite3
-import subprocess
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +17,7 @@ from millstream.connect.tables import sqlite_tables
 from millstream.errors import SchemaMismatch, StoreError
 from millstream.pipelines.stores import TableSpec
 from millstream.pipelines.stores.sqlite import SqliteStore
+from tests.peers.small_disk import small_tmpfs
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "price": pa.decimal128(9, 2)})
 TABLE = TableSpec("items", ("id",))
@@ -115,12 +115,7 @@ def blob_rows(number: int, size: int) -> pa.Table:
 
 
 def test_full_disk_keeps_whole_batches_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    disk = tmp_path / "small"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(disk)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("a small tmpfs cannot be mounted here")
-    try:
+    with small_tmpfs(tmp_path / "small", DISK_BYTES) as disk:
         filler = disk / "filler"
         filler.write_bytes(bytes(DISK_BYTES // 2))
         table = TableSpec("blobs", mode="append")
@@ -133,8 +128,6 @@ def test_full_disk_keeps_whole_batches_and_goes_on_when_there_is_room(tmp_path: 
             assert store.last_batch("q") == written - 1
             assert store.write_arrow([(blob_rows(written, 100_000), table)], written, "q")
             assert count(disk / "store.db") == written + 1
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 def test_file_that_may_not_grow_keeps_whole_batches(store: SqliteStore, path: Path) -> None:
