@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from millstream.security.principal import ANONYMOUS, Principal
+
 if TYPE_CHECKING:
     from millstream.broker.coordinators.registry import Coordinators
     from millstream.broker.metadata.actions import ClusterActions
@@ -92,9 +94,10 @@ class Services:
 class Client:
     """The client of a connection."""
 
-    __slots__ = ("fetch_pacer", "software", "takes_files")
+    __slots__ = ("fetch_pacer", "principal", "software", "takes_files")
 
     def __init__(self) -> None:
+        self.principal: Principal = ANONYMOUS  # who it is, once it is authenticated
         self.takes_files = False  # whether responses can contain ranges of files
         self.software = ""  # name and version, if it has sent them (KIP-511)
         self.fetch_pacer: FetchPacer | None = None  # once it has read in bulk, if it needs one

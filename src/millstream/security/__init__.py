@@ -1,0 +1,1 @@
+"""Principals, access control, SASL mechanisms and names in certificates: pure, without I/O."""
