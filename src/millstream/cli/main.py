@@ -46,6 +46,7 @@ COMMANDS = {
         "Keep a database, index, cache or warehouse in step with topics, until Ctrl-C.", RUN
     ),
     "views": CommandGroup("Serve the maintained views of pipelines over HTTP.", RUN),
+    "cert": CommandGroup("Make certificates to try TLS on one machine.", RUN),
     "prepare": CommandGroup("Make pipelines start faster in this Python environment.", RUN),
     "cluster": CommandGroup(
         "Show the brokers of a cluster, its controller, and partitions that need attention.", USE
