@@ -91,12 +91,17 @@ class Services:
         return self.start_sharing()
 
 
+def _without_connection(ms: int) -> None:
+    """There is nothing to mute: the request did not come over a connection."""
+
+
 class Client:
     """The client of a connection."""
 
-    __slots__ = ("fetch_pacer", "principal", "software", "takes_files")
+    __slots__ = ("fetch_pacer", "mute", "principal", "software", "takes_files")
 
-    def __init__(self) -> None:
+    def __init__(self, mute: Callable[[int], None] = _without_connection) -> None:
+        self.mute = mute  # throttle it: handle none of its requests for so many ms
         self.principal: Principal = ANONYMOUS  # who it is, once it is authenticated
         self.takes_files = False  # whether responses can contain ranges of files
         self.software = ""  # name and version, if it has sent them (KIP-511)

@@ -14,7 +14,12 @@ import pytest
 
 from millstream import Broker
 from millstream.broker.metadata.topics import NewTopic
-from millstream.broker.network.connection import TASKS_MAX, TURN_REQUESTS_MAX
+from millstream.broker.network.connection import (
+    MUTE_MS_MAX,
+    TASKS_MAX,
+    TURN_REQUESTS_MAX,
+    Connection,
+)
 from millstream.broker.server import BrokerServer
 from millstream.protocol.framing import FrameReader
 from millstream.testing.pytest_plugin import SharedBroker
@@ -236,6 +241,99 @@ def test_waiting_request_does_not_count_after_its_connection_is_lost(tmp_path: P
             connection.buffer_updated(len(request))
             assert server.connections.receive_buffer.kept_bytes > 0
             connection.connection_lost(None)
+            assert server.connections.receive_buffer.kept_bytes == 0
+
+    asyncio.run(scenario())
+
+
+def receive(connection: Connection, stream: bytes) -> None:
+    connection.get_buffer(-1)[: len(stream)] = stream
+    connection.buffer_updated(len(stream))
+
+
+def test_muted_connection_answers_what_it_has_handled_and_then_waits(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as server:
+            await server.topics.create([NewTopic("t", 1)])
+            connection = server.connections.accept("PLAINTEXT")
+            transport = FakeTransport()
+            connection.connection_made(transport)
+            receive(connection, produce_frame("t", 1, acks=-1))  # answered after a flush
+            connection.mute(3_600_000)
+            assert connection.is_muted
+            assert not transport.is_reading()
+            while not transport.frame_count:
+                await asyncio.sleep(0)
+            receive(connection, request_frame("api_versions", 0, 2) * 2)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert transport.frame_count == 1
+            connection.unmute()
+            assert transport.frame_count == 3
+            assert transport.is_reading()
+            assert not connection.is_muted
+            connection.connection_lost(None)
+
+    asyncio.run(scenario())
+
+
+def test_mute_ends_by_itself_and_is_never_longer_than_its_limit(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as server:
+            connection = server.connections.accept("PLAINTEXT")
+            transport = FakeTransport()
+            connection.connection_made(transport)
+            connection.mute(0)
+            assert not connection.is_muted
+            connection.mute(2**40)
+            timer = connection._unmute_timer
+            assert timer is not None
+            assert timer.when() <= server.loop.time() + MUTE_MS_MAX / 1000
+            connection.mute(1)  # does not make it shorter
+            assert connection._unmute_timer is not None
+            assert connection._unmute_timer.when() == pytest.approx(timer.when(), abs=1)
+            connection.unmute()
+            connection.mute(1)
+            while connection.is_muted:
+                await asyncio.sleep(0)
+            assert transport.is_reading()
+            connection.connection_lost(None)
+
+    asyncio.run(scenario())
+
+
+def test_muted_connection_is_not_closed_for_being_idle(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as server:
+            connection = server.connections.accept("PLAINTEXT")
+            connection.connection_made(FakeTransport())
+            connection.mute(3_600_000)
+            connection.last_active -= 3600
+            server.connections.close_idle()
+            assert not connection.is_closing
+            connection.unmute()
+            server.connections.close_idle()
+            assert not connection.is_closing
+            connection.last_active -= 3600
+            server.connections.close_idle()
+            assert connection.is_closing
+            connection.connection_lost(None)
+
+    asyncio.run(scenario())
+
+
+def test_muted_connection_that_is_closed_or_lost_leaves_no_timer(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as server:
+            connection = server.connections.accept("PLAINTEXT")
+            connection.connection_made(FakeTransport())
+            connection.mute(3_600_000)
+            receive(connection, request_frame("api_versions", 0, 1))
+            connection.close_when_answered()
+            connection.connection_lost(None)
+            assert not connection.is_muted
+            connection.mute(3_600_000)
+            assert not connection.is_muted
             assert server.connections.receive_buffer.kept_bytes == 0
 
     asyncio.run(scenario())

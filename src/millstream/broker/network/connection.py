@@ -14,7 +14,8 @@ Responses leave in the order of the requests (`responses.py`).
 
 Bounds. Frames are no longer handled, and then no longer read, while the responses that the client
 has not read exceed its allowance (`memory.py`), while `in_flight_max` requests or `TASKS_MAX` tasks
-are under way, or while an exclusive `Deferred` waits. A long request is not received while all
+are under way, while an exclusive `Deferred` waits, or while the client is throttled (`mute`). A
+long request is not received while all
 requests together take too much memory. A request counts until it is handled, or until it is
 answered if its handler keeps it. One turn of the loop handles at most `TURN_REQUESTS_MAX` requests
 and `TURN_RESPONSE_BYTES_MAX` of responses of a connection, then the others have their turn. A
@@ -55,6 +56,7 @@ TURN_REQUESTS_MAX = 64
 TURN_RESPONSE_BYTES_MAX = 1024 * 1024
 TASKS_MAX = 16  # of one connection; Kafka handles one request of a connection at a time
 TASK_REQUEST_BYTES_MAX = 1024 * 1024  # what the requests of these tasks may take together
+MUTE_MS_MAX = 10_000  # at once: below the request time-outs and group sessions of clients
 ROUTES_MAX = 64  # contexts kept per connection; a client has one id and a dozen APIs
 
 
@@ -100,7 +102,7 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
         self.id = connection_id
         self._limits = connections.limits
         self._listener = listener
-        self._client = Client()
+        self._client = Client(self.mute)
         self._frames = FrameReader(self._limits.frame_bytes_max, connections.receive_buffer)
         self._routes: dict[tuple[int, int, bytes], Route] = {}
         self._exclusive: Deferred | None = None  # what later requests have to wait for
@@ -110,6 +112,7 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
         self._task_request_bytes = 0
         self._tasks_are_full = False
         self._needs_memory = False  # to receive the rest of a request
+        self._unmute_timer: asyncio.TimerHandle | None = None  # while the client is throttled
         self._is_blocked = False  # whether one of the reasons above holds, or it is closing
         self.last_active = 0.0  # loop time of the last bytes received
         self._long_frame_seen = 0  # number of the long frame that was under way then
@@ -137,6 +140,7 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
         self._connections.forget(self)
         self._drop_responses()
         self._release_exclusive()
+        self._stop_muting()
         self._frames.close()
         self._connections.serve_memory_queue()
 
@@ -177,6 +181,29 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
             logger.warning("connection from %s closed: %s", self.client_host, reason)
         self.is_closing = self._is_blocked = True
         self._transport.abort()
+
+    def mute(self, ms: int) -> None:
+        """Throttle the client: handle and read no more requests for that time, at most
+        `MUTE_MS_MAX`. Requests under way are answered. A second mute can only make it longer."""
+        if ms <= 0 or self.is_closing:
+            return
+        seconds = min(ms, MUTE_MS_MAX) / 1000
+        if self._unmute_timer is not None:
+            seconds = max(seconds, self._unmute_timer.when() - self._loop.time())
+            self._unmute_timer.cancel()
+        self._unmute_timer = self._loop.call_later(seconds, self._unmute)
+        self._is_blocked = True
+        self._pause_reading()
+
+    def unmute(self) -> None:
+        """Serve the client again, if it is throttled."""
+        if self._unmute_timer is not None:
+            self._unmute_timer.cancel()
+            self._unmute()
+
+    @property
+    def is_muted(self) -> bool:
+        return self._unmute_timer is not None
 
     def release_idle_memory(self) -> None:
         self._frames.release()
@@ -252,6 +279,7 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
             or self._task_is_starting
             or self._tasks_are_full
             or self._needs_memory
+            or self._unmute_timer is not None
             or self.is_closing
         )
         return self._is_blocked
@@ -353,6 +381,16 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
             self._process()
             if not self._reading_paused and not self.is_closing:
                 self._transport.resume_reading()
+
+    def _unmute(self) -> None:
+        self._unmute_timer = None
+        self.last_active = self._loop.time()  # what it sent meanwhile was not read
+        self._resume()
+
+    def _stop_muting(self) -> None:
+        if self._unmute_timer is not None:
+            self._unmute_timer.cancel()
+            self._unmute_timer = None
 
     def _wait_for(
         self, deferred: Deferred, correlation_id: int, flexible: bool, request_bytes: int

@@ -122,7 +122,9 @@ class Connections:
                 if connection.stalled_seconds(now) * 1000 > self.limits.stalled_ms_max:
                     connection.close_now()
                 continue
-            if self._close_if_stalled(connection, now) or connection.is_busy:
+            if self._close_if_stalled(connection, now):
+                continue
+            if connection.is_busy or connection.is_muted:
                 continue
             idle_seconds = now - connection.last_active
             if idle_seconds * 1000 > self.limits.idle_ms_max:
