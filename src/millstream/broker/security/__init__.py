@@ -1,0 +1,1 @@
+"""Who is connected, what they may do, and how connections are protected."""
