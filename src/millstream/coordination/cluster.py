@@ -1,9 +1,9 @@
 """The cluster's metadata: an immutable image at a version, and how records change it.
 
 An image holds what all brokers agree on: brokers, topics with their partitions, settings, feature
-levels, the producer ids given away, and records of Kafka's that are carried as bytes. `apply` makes
-the next image from records; every store of the metadata (a local log, a snapshot, a watch) uses it,
-so there is one path into each state.
+levels, the producer ids given away, access control, credentials and quotas, and records of Kafka's
+that are carried as bytes. `apply` makes the next image from records; every store of the metadata (a
+local log, a snapshot, a watch) uses it, so there is one path into each state.
 
 An old and a new image share what did not change, so two images can be compared by identity:
 `changed_topics` does, and costs a dictionary walk.
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.coordination.cluster_carried import CarriedDraft, CarriedKey, CarriedRecord
 from millstream.coordination.cluster_records import (
@@ -38,7 +38,23 @@ from millstream.coordination.cluster_records import (
     UnregisterBrokerRecord,
     decode_record,
 )
+from millstream.coordination.cluster_security import (
+    AccessControlEntryRecord,
+    ClientQuotaRecord,
+    QuotaEntity,
+    RemoveAccessControlEntryRecord,
+    RemoveUserScramCredentialRecord,
+    ScramKey,
+    SecurityDraft,
+    SecurityImage,
+    SecurityRecord,
+    UserScramCredentialRecord,
+)
 from millstream.coordination.record_codec import CorruptRecord
+from millstream.security.acls import AclEntry
+
+if TYPE_CHECKING:
+    from millstream.security.scram import ScramCredential
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
@@ -140,6 +156,9 @@ class ClusterImage:
     configs: Mapping[Resource, Mapping[str, str]] = field(default_factory=dict)
     features: Mapping[str, int] = field(default_factory=dict)  # 0: switched off
     next_producer_id: int = 0
+    acls: Mapping[uuid.UUID, AclEntry] = field(default_factory=dict)
+    scram: Mapping[ScramKey, ScramCredential] = field(default_factory=dict)
+    quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
     carried: Mapping[CarriedKey, bytes] = field(default_factory=dict)
     # Changes since one earlier version, so that comparing with it needs no iteration.
     since: int = field(default=-1, compare=False)
@@ -172,15 +191,19 @@ class ClusterImage:
         return found.partitions[index]
 
     @property
+    def security(self) -> SecurityImage:
+        return SecurityImage(self.acls, self.scram, self.quotas)
+
+    @property
     def partition_count(self) -> int:
         return sum(len(topic.partitions) for topic in self.topics.values())
 
     @property
     def record_count(self) -> int:
         """Approximate number of records in a snapshot of this image."""
-        settings = sum(map(len, self.configs.values()))
+        settings = sum(map(len, self.configs.values())) + sum(map(len, self.quotas.values()))
         others = len(self.brokers) + len(self.topics) + len(self.carried)
-        return others + self.partition_count + settings
+        return others + self.partition_count + settings + len(self.acls) + len(self.scram)
 
     def changed_topics(self, previous: ClusterImage) -> TopicChanges:
         """Topics that differ from an earlier image; a recreated topic is both removed and added."""
@@ -234,6 +257,7 @@ class ClusterImage:
                 yield ConfigRecord(resource.type, resource.name, name, value)
         if self.next_producer_id:
             yield ProducerIdsRecord(-1, -1, self.next_producer_id)
+        yield from self.security.records()
         yield from map(decode_record, self.carried.values())
 
 
@@ -278,6 +302,7 @@ class _Draft:
         self._next_producer_id = base.next_producer_id
         self._touched: dict[uuid.UUID, tuple[str, dict[int, PartitionImage]]] = {}
         self._removed: set[uuid.UUID] = set()
+        self._security: SecurityDraft | None = None
         self._carried: CarriedDraft | None = None
 
     def replay(self, record: MetadataRecord) -> None:
@@ -304,6 +329,14 @@ class _Draft:
                 self._unregister_broker(record)
             case CarriedRecord():
                 self._carry(record)
+            case (
+                AccessControlEntryRecord()
+                | RemoveAccessControlEntryRecord()
+                | UserScramCredentialRecord()
+                | RemoveUserScramCredentialRecord()
+                | ClientQuotaRecord()
+            ):
+                self._secure(record)
             case NoOpRecord() | AbortTransactionRecord():
                 pass
             case _:
@@ -320,6 +353,8 @@ class _Draft:
             for topic_id, (name, partitions) in self._touched.items():
                 ordered = tuple(partitions[index] for index in sorted(partitions))
                 topics[name] = by_id[topic_id] = TopicImage(name, topic_id, ordered)
+        base = self._base
+        security = base.security if self._security is None else self._security.finish()
         return ClusterImage(
             version=version,
             brokers=self._brokers,
@@ -328,8 +363,11 @@ class _Draft:
             configs=self._configs(),
             features=self._features,
             next_producer_id=self._next_producer_id,
-            carried=self._base.carried if self._carried is None else self._carried.records,
-            since=self._base.version,
+            acls=security.acls,
+            scram=security.scram,
+            quotas=security.quotas,
+            carried=base.carried if self._carried is None else self._carried.records,
+            since=base.version,
             touched_topics=frozenset(self._touched) | self._removed,
         )
 
@@ -440,6 +478,11 @@ class _Draft:
             for broker_id, broker in self._brokers.items()
             if broker_id != record.broker_id
         }
+
+    def _secure(self, record: SecurityRecord) -> None:
+        if self._security is None:
+            self._security = SecurityDraft(self._base.security)
+        self._security.replay(record)
 
     def _carry(self, record: CarriedRecord) -> None:
         if self._carried is None:

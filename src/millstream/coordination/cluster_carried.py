@@ -1,15 +1,11 @@
 """Metadata records that Millstream does not interpret, carried as bytes.
 
-Apache Kafka keeps access control lists, SCRAM credentials, quotas and delegation tokens in the
-metadata log. Millstream does not use them, but a snapshot replaces the log, so it must contain
-them, byte for byte. Where the key of a record is known, only the newest record of each key is kept
-and a removal drops it:
+Apache Kafka keeps delegation tokens and its controllers in the metadata log. Millstream does not
+use them, but a snapshot replaces the log, so it must contain them, byte for byte. Where the key of
+a record is known, only the newest record of each key is kept and a removal drops it:
 
     set by                               removed by                              key
     10  DelegationTokenRecord            26  RemoveDelegationTokenRecord         token id
-    11  UserScramCredentialRecord        22  RemoveUserScramCredentialRecord     user, mechanism
-    14  ClientQuotaRecord                14  with its `remove` field set         entity, quota
-    18  AccessControlEntryRecord         19  RemoveAccessControlEntryRecord      id
     21  ZkMigrationStateRecord                                                   (there is one)
     27  RegisterControllerRecord                                                 controller id
 
@@ -25,17 +21,11 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from millstream.coordination.record_codec import (
-    BOOL,
-    INT8,
     INT32,
     INT64,
-    NULLABLE_STRING,
     STRING,
-    UUID,
     ArrayOf,
-    Field,
     Reader,
-    Schema,
 )
 
 VERSION = 0  # the only version of each of these records in Apache Kafka 4.3
@@ -54,22 +44,10 @@ class CarriedRecord(NamedTuple):
     value: bytes  # the whole value of the record, frame included
 
 
-class _Entity(NamedTuple):
-    type: str
-    name: str | None
-
-
-_ENTITIES = ArrayOf(
-    Schema(_Entity, (Field("type", STRING), Field("name", NULLABLE_STRING)), flexible_since=0)
-)
 _read_string = STRING.reader(VERSION, True)
 _read_strings = ArrayOf(STRING).reader(VERSION, True)
-_read_int8 = INT8.reader(VERSION, True)
 _read_int32 = INT32.reader(VERSION, True)
 _read_int64 = INT64.reader(VERSION, True)
-_read_bool = BOOL.reader(VERSION, True)
-_read_uuid = UUID.reader(VERSION, True)
-_read_entities = _ENTITIES.reader(VERSION, True)
 
 # What reads the key of a record, and whether the record is a removal.
 _KeyReader: TypeAlias = Callable[[Reader], tuple[Key, bool]]
@@ -85,29 +63,6 @@ def _removed_token(reader: Reader) -> tuple[Key, bool]:
     return (_read_string(reader),), True
 
 
-def _credential(reader: Reader) -> tuple[Key, bool]:
-    return (_read_string(reader), _read_int8(reader)), False
-
-
-def _removed_credential(reader: Reader) -> tuple[Key, bool]:
-    return (_read_string(reader), _read_int8(reader)), True
-
-
-def _quota(reader: Reader) -> tuple[Key, bool]:
-    entities = frozenset(_read_entities(reader))
-    name = _read_string(reader)
-    reader.take(8)  # the value
-    return (entities, name), _read_bool(reader)
-
-
-def _entry(reader: Reader) -> tuple[Key, bool]:
-    return (_read_uuid(reader),), False
-
-
-def _removed_entry(reader: Reader) -> tuple[Key, bool]:
-    return (_read_uuid(reader),), True
-
-
 def _migration(reader: Reader) -> tuple[Key, bool]:
     return (), False
 
@@ -118,12 +73,7 @@ def _controller(reader: Reader) -> tuple[Key, bool]:
 
 _KINDS: Mapping[int, tuple[int, _KeyReader]] = {
     10: (10, _token),
-    11: (11, _credential),
-    14: (14, _quota),
-    18: (18, _entry),
-    19: (18, _removed_entry),
     21: (21, _migration),
-    22: (11, _removed_credential),
     26: (10, _removed_token),
     27: (27, _controller),
 }

@@ -29,7 +29,8 @@ Types that only Kafka writes:
     24    EndTransactionRecord              the records since 23 count
     28    ClearElrRecord                    read as NoOpRecord: eligible leaders are not kept
 
-All other types are carried as bytes (`cluster_carried.py`).
+Access control, credentials and quotas (11, 14, 18, 19 and 22) are in `cluster_security.py`. All
+other types are carried as bytes (`cluster_carried.py`).
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from millstream.coordination.cluster_carried import CarriedRecord, read_carried
+from millstream.coordination.cluster_security import SECURITY_SCHEMAS, SecurityRecord
 from millstream.coordination.record_codec import (
     BOOL,
     INT8,
@@ -222,6 +224,7 @@ MetadataRecord: TypeAlias = (
     | BeginTransactionRecord
     | EndTransactionRecord
     | AbortTransactionRecord
+    | SecurityRecord
     | CarriedRecord
 )
 
@@ -335,6 +338,7 @@ _TYPES: dict[int, tuple[Schema[Any], int, int]] = {
     23: (_BEGIN, 0, 0),
     24: (_END, 0, 0),
     25: (_ABORT, 0, 0),
+    **{number: (schema, 0, 0) for number, schema in SECURITY_SCHEMAS.items()},
 }
 _FENCE, _UNFENCE, _CLEAR_ELR = 7, 8, 28
 _BY_CLASS = {

@@ -4,7 +4,7 @@ The internal topics (`__consumer_offsets`, `__transaction_state`, `__share_group
 records whose keys and values are Kafka messages. kio has none of these schemas, and this room
 imports no codec of the wire, so the few types they use are written here:
 
-    int8 int16 int32 int64      big-endian; also uint16, and bool in one byte
+    int8 int16 int32 int64      big-endian; also uint16, float64, and bool in one byte
     uuid                        16 bytes
     string                      int16 length + UTF-8;  flexible: unsigned varint of length + 1
     bytes                       int32 length + bytes;  flexible: unsigned varint of length + 1
@@ -92,7 +92,7 @@ class FieldType:
 
 
 @dataclass(frozen=True)
-class _Integer(FieldType):
+class _Number(FieldType):
     layout: struct.Struct
 
     def writer(self, version: int, flexible: bool) -> Write:
@@ -211,12 +211,13 @@ class ArrayOf(FieldType):
         return read
 
 
-BOOL = _Integer(struct.Struct(">?"))
-INT8 = _Integer(struct.Struct(">b"))
-INT16 = _Integer(_INT16)
-UINT16 = _Integer(struct.Struct(">H"))
-INT32 = _Integer(_INT32)
-INT64 = _Integer(_INT64)
+BOOL = _Number(struct.Struct(">?"))
+INT8 = _Number(struct.Struct(">b"))
+INT16 = _Number(_INT16)
+UINT16 = _Number(struct.Struct(">H"))
+INT32 = _Number(_INT32)
+INT64 = _Number(_INT64)
+FLOAT64 = _Number(struct.Struct(">d"))
 UUID = _Uuid()
 STRING = _Sized(_INT16, is_text=True)
 NULLABLE_STRING = _Sized(_INT16, is_text=True, nullable=True)

@@ -16,6 +16,14 @@ from millstream.coordination.cluster_records import (
     MetadataRecord,
     RegisterBrokerRecord,
 )
+from millstream.coordination.cluster_security import (
+    decide_new_acls,
+    decide_quotas,
+    decide_removed_acls,
+    decide_scram,
+)
+from millstream.security.acls import AclEntry, AclFilter
+from millstream.security.scram import ScramCredential
 from tests.broker.metadata.homes import ENDPOINT, decided_on
 from tests.broker.metadata.places import PLACES, SHARED_PLACES, Place, ZooKeeperPlace
 from tests.peers.patience import PATIENCE_SECONDS
@@ -104,6 +112,36 @@ def test_commits_survive_snapshots(place: Place) -> None:
         await place.close(home)
         home = await place.open()
         assert home.image == before
+        await place.close(home)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_access_lists_credentials_and_quotas_survive(place: Place, is_killed: bool) -> None:
+    """Created, removed, created again; in the log and, after many commits, in a snapshot."""
+
+    async def scenario() -> None:
+        home = await place.open()
+        user = frozenset({("user", "a"), ("client-id", None)})
+        entry = AclEntry(2, "t", 3, "User:a", "*", 3, 3)
+        credential = ScramCredential(b"salt", b"stored", b"server", 4096)
+        for number in range(40):
+            await home.change(lambda image: decide_new_acls(image.acls, [entry]))
+            await home.change(lambda image: decide_scram(image.scram, {("a", 1): credential})[0])
+            await home.change(
+                lambda image, rate=number: decide_quotas(image.quotas, {user: {"k": rate}})
+            )
+            if number % 3:
+                await home.change(lambda image: decide_removed_acls(image.acls, [AclFilter()])[0])
+                await home.change(lambda image: decide_scram(image.scram, {("a", 1): None})[0])
+        before = home.image
+        assert list(before.acls.values()) == [entry]
+        await (place.kill(home) if is_killed else place.close(home))
+        home = await place.open()
+        assert home.image.security == before.security
+        assert home.image.scram == {("a", 1): credential}
+        assert home.image.quotas == {user: {"k": 39}}
         await place.close(home)
 
     asyncio.run(scenario())

@@ -12,6 +12,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 from confluent_kafka.admin import NewTopic as KafkaTopic
 
 from millstream.broker.embedded import Broker
+from millstream.coordination.cluster_records import decode_record, encode_record
+from millstream.coordination.cluster_security import SECURITY_SCHEMAS
+from millstream.records.batch import iterate_headers
+from millstream.records.record import decode_batch
 from tests.peers.cache import PeerMissing
 from tests.peers.java_runtime import ToolRunner
 from tests.peers.kafka import start_kafka
@@ -47,7 +51,7 @@ def tools() -> Iterator[ToolRunner]:
 
 
 class Security:
-    """What Kafka's tools set and describe, and Millstream does not interpret."""
+    """What Kafka's tools set and describe."""
 
     def __init__(self, tools: ToolRunner, bootstrap: str) -> None:
         self._tools = tools
@@ -68,6 +72,8 @@ class Security:
             self.alter("--add-config", scram, "--entity-type", "users", "--entity-name", user)
             rate = "consumer_byte_rate=1000000"
             self.alter("--add-config", rate, "--entity-type", "users", "--entity-name", user)
+            both = ("--entity-type", "users", "--entity-name", user, "--entity-type", "clients")
+            self.alter("--add-config", rate, *both, "--entity-default")
         every_ip = ("--entity-type", "ips", "--entity-default")
         self.alter("--add-config", "connection_creation_rate=90", *every_ip)
 
@@ -80,6 +86,8 @@ class Security:
         self.acls("--remove", "--force", *principal, "--operation", "Read", "--topic", "t")
         self.alter("--delete-config", "SCRAM-SHA-256", *who)
         self.alter("--delete-config", "consumer_byte_rate", *who)
+        both = ("--entity-type", "users", "--entity-name", user, "--entity-type", "clients")
+        self.alter("--delete-config", "consumer_byte_rate", *both, "--entity-default")
 
     def describe(self) -> str:
         described = [self.acls("--list")]
@@ -100,6 +108,21 @@ def write_snapshot(directory: Path) -> None:
     assert len(list(log.glob("*.checkpoint"))) == 1
 
 
+def assert_same_bytes(directory: Path) -> None:
+    """Each record of security in the directory's metadata log, read and written, is unchanged."""
+    log = directory / "data" / "__cluster_metadata-0"
+    seen: set[int] = set()
+    for path in sorted(log.glob("*.log")):
+        content = path.read_bytes()
+        for position, header in iterate_headers(content):
+            for record in [] if header.is_control else decode_batch(content, position):
+                value = record.value or b""
+                if value[1] in SECURITY_SCHEMAS:
+                    seen.add(value[1])
+                    assert encode_record(decode_record(value)) == value
+    assert seen == set(SECURITY_SCHEMAS)
+
+
 def test_access_lists_credentials_and_quotas_of_kafka_survive_snapshots(
     tmp_path: Path, tools: ToolRunner
 ) -> None:
@@ -108,6 +131,7 @@ def test_access_lists_credentials_and_quotas_of_kafka_survive_snapshots(
         security.add()
         security.remove("eve")
         before = security.describe()
+    assert_same_bytes(tmp_path)
     for word in ("User:ann", "User:bob", "SCRAM-SHA-256", "consumer_byte_rate", "connection_"):
         assert word in before
     assert "eve" not in before

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.broker.metadata.configs import Change, ConfigManager
 from millstream.broker.metadata.store import MetadataLog
@@ -20,11 +20,23 @@ from millstream.coordination.cluster_records import (
     MetadataRecord,
     ProducerIdsRecord,
 )
+from millstream.coordination.cluster_security import (
+    QuotaEntity,
+    ScramKey,
+    decide_new_acls,
+    decide_quotas,
+    decide_removed_acls,
+    decide_scram,
+)
 from millstream.coordination.replication import controller
 from millstream.coordination.replication.controller import Proposal
 from millstream.coordination.replication.reassignment import Target, reassign
 from millstream.errors import ApiError, ErrorCode
 from millstream.partitions import TopicPartition
+from millstream.security.acls import AclEntry, AclFilter
+
+if TYPE_CHECKING:
+    from millstream.security.scram import ScramCredential
 
 PRODUCER_ID_BLOCK = 1_000
 
@@ -66,6 +78,24 @@ class ClusterActions(Protocol):
 
     async def allocate_producer_ids(self) -> range:
         """A block of unused producer ids."""
+        ...
+
+    async def create_acls(self, entries: Sequence[AclEntry]) -> None:
+        """Create those that do not exist yet, all at once."""
+        ...
+
+    async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[AclEntry]]:
+        """Delete what any of the filters matches, all at once; returns what each has matched."""
+        ...
+
+    async def alter_scram(
+        self, changes: Mapping[ScramKey, ScramCredential | None]
+    ) -> dict[str, ApiError | None]:
+        """Set credentials, or remove them (None). Each user's succeed (None) or fail together."""
+        ...
+
+    async def alter_quotas(self, changes: Mapping[QuotaEntity, Mapping[str, float | None]]) -> None:
+        """Set quotas, or remove them (None), all at once."""
         ...
 
     async def claim_leadership(self, bump_epoch: Iterable[tuple[str, int]] = ()) -> None:
@@ -135,6 +165,36 @@ class LoggedActions:
 
         await self._log.change(decide)
         return block
+
+    async def create_acls(self, entries: Sequence[AclEntry]) -> None:
+        await self._log.change(lambda image: decide_new_acls(image.acls, entries))
+
+    async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[AclEntry]]:
+        matches: list[list[AclEntry]] = []
+
+        def decide(image: ClusterImage) -> Sequence[MetadataRecord]:
+            nonlocal matches
+            records, matches = decide_removed_acls(image.acls, filters)
+            return records
+
+        await self._log.change(decide)
+        return matches
+
+    async def alter_scram(
+        self, changes: Mapping[ScramKey, ScramCredential | None]
+    ) -> dict[str, ApiError | None]:
+        outcome: dict[str, ApiError | None] = {}
+
+        def decide(image: ClusterImage) -> Sequence[MetadataRecord]:
+            nonlocal outcome
+            records, outcome = decide_scram(image.scram, changes)
+            return records
+
+        await self._log.change(decide)
+        return outcome
+
+    async def alter_quotas(self, changes: Mapping[QuotaEntity, Mapping[str, float | None]]) -> None:
+        await self._log.change(lambda image: decide_quotas(image.quotas, changes))
 
     def _broker_epoch(self, image: ClusterImage) -> int:
         broker = image.brokers.get(self._broker_id)
