@@ -21,6 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
+from millstream.config.backlog import check_backlog
 from millstream.config.cluster import ClusterSettings
 from millstream.config.foreign import check_foreign
 from millstream.config.groups import (
@@ -254,6 +255,7 @@ def check_topic(config: TopicConfig) -> None:
     check_throttled_replicas(
         "follower.replication.throttled.replicas", config.follower_replication_throttled_replicas
     )
+    check_backlog(config)
     if config.remote_storage_enable:
         raise ConfigError(
             "Tiered Storage functionality is disabled in the broker. Topic cannot be configured "

@@ -27,6 +27,9 @@ VERSION_OF_KEY = "version"
 OFFSET_OF_RECORD = "offset"
 CONDITIONS = (NO_CONDITION, VERSION_OF_KEY, OFFSET_OF_RECORD)
 CLEANUP_POLICIES = ("compact", "delete")
+RETAIN, DROP, HOLD, REJECT = "retain", "drop", "hold", "reject"
+BACKLOG_POLICIES = (RETAIN, DROP, HOLD, REJECT)
+NO_BOUND = -1
 
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
@@ -252,6 +255,43 @@ class TopicConfig:
         ours=True,
         synonyms=("millstream.acks.all.flush",),
         doc="acks=all is answered only after the records are flushed to the disk.",
+    )
+    millstream_backlog_bytes: int = long(
+        NO_BOUND,
+        low=1,
+        also=(NO_BOUND,),
+        ours=True,
+        doc="Bytes of a partition that the slowest group of millstream.backlog.groups may have "
+        "unread before millstream.backlog.policy applies; -1: no bound.",
+    )
+    millstream_backlog_group_idle_ms: int = long(
+        600_000,
+        low=0,
+        ours=True,
+        doc="A group without members that has committed nothing for this time no longer counts for "
+        "millstream.backlog.policy, so that a forgotten group stops nobody.",
+    )
+    millstream_backlog_groups: tuple[str, ...] = strings(
+        (),
+        ours=True,
+        doc="The groups that count for millstream.backlog.policy: names, or patterns in which * "
+        "stands for any characters. Required for hold and reject; for drop, empty means all.",
+    )
+    millstream_backlog_ms: int = long(
+        NO_BOUND,
+        low=1,
+        also=(NO_BOUND,),
+        ours=True,
+        doc="Age of the oldest record that the slowest group of millstream.backlog.groups has not "
+        "read, by the record's timestamp, before millstream.backlog.policy applies; -1: no bound.",
+    )
+    millstream_backlog_policy: str = string(
+        RETAIN,
+        options=BACKLOG_POLICIES,
+        ours=True,
+        doc="What a slow group causes once its backlog reaches millstream.backlog.bytes or "
+        "millstream.backlog.ms: nothing, as in Kafka (retain), the oldest records are deleted "
+        "(drop), producers wait (hold), or producers get POLICY_VIOLATION (reject).",
     )
     millstream_conditional_append: str = string(
         NO_CONDITION,

@@ -60,7 +60,7 @@ UNKNOWN = TimestampOffset(NO_TIMESTAMP, UNKNOWN_OFFSET, -1)
 def offset_for_timestamp(log: Log, timestamp: int) -> TimestampOffset | None:
     """The first record at or after that time, or what a negative timestamp stands for; None if no
     record is that new."""
-    return _read_files(log, lambda: _offset_for_timestamp(log, timestamp))
+    return read_files(log, lambda: _offset_for_timestamp(log, timestamp))
 
 
 def end_of_damage(log: Log, offset: int) -> int:
@@ -69,7 +69,7 @@ def end_of_damage(log: Log, offset: int) -> int:
     Usually that of the next batch. If the length of the damaged batch cannot be trusted, it is the
     next offset in an index: batches in between cannot be found.
     """
-    return _read_files(log, lambda: _end_of_damage(log, offset))
+    return read_files(log, lambda: _end_of_damage(log, offset))
 
 
 def aborted_transactions(
@@ -81,7 +81,7 @@ def aborted_transactions(
     """
     if not log.aborted_segments:
         return []
-    return _read_files(
+    return read_files(
         log, lambda: _find_aborted(log, first_offset, end_offset, may_block=may_block)
     )
 
@@ -216,7 +216,7 @@ def _collect_aborted(
     return found
 
 
-def _read_files(log: Log, read: Callable[[], T]) -> T:
+def read_files(log: Log, read: Callable[[], T]) -> T:
     """Call a function that reads segments in any thread, once more if some were removed or
     replaced meanwhile. What it read by path is good only if the log is still there then."""
     while True:
