@@ -13,13 +13,13 @@ AWS), whose mechanisms are state machines without sockets; imported only if SASL
 
 from __future__ import annotations
 
-import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from millstream.errors import ConfigError
+from millstream.security.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_jaas
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
@@ -43,9 +43,7 @@ JAVA_SETTINGS = (
     "ssl.keystore.location",
     "sasl.jaas.config",
 )
-_JAAS_MODULE = re.compile(r"\s*([\w.$]+)\s+\w+")
-_JAAS_ENTRY = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s;"']+))""")
-_JAAS_MODULES = ("PlainLoginModule", "ScramLoginModule")
+_JAAS_MODULES = (PLAIN_MODULE, SCRAM_MODULE)
 _AS_PEM = (
     "convert it to PEM (keytool -exportcert -rfc, or openssl pkcs12) and set {instead}, or keep "
     "Java's name with {kind}=PEM"
@@ -182,21 +180,15 @@ def _must_be_pem(settings: Mapping[str, str], store: str, instead: str) -> None:
 
 
 def _from_jaas(jaas: str) -> dict[str, str]:
-    module = _JAAS_MODULE.match(jaas)
-    name = module[1].rpartition(".")[2] if module else ""
-    if name not in _JAAS_MODULES:
+    config = parse_jaas(jaas)
+    if config.module not in _JAAS_MODULES:
         raise ConfigError(
-            f"sasl.jaas.config uses {name or 'no login module'}; only "
-            f"{' and '.join(_JAAS_MODULES)} are supported. Set sasl.username and sasl.password"
+            f"sasl.jaas.config uses {config.module}; only {' and '.join(_JAAS_MODULES)} are "
+            "supported. Set sasl.username and sasl.password"
         )
-    entries = {
-        found[1]: re.sub(r"\\(.)", r"\1", found[2])
-        if found[2] is not None
-        else found[3] or found[4]
-        for found in _JAAS_ENTRY.finditer(jaas)
-    }
-    if "username" not in entries or "password" not in entries:
+    if config.login is None:
         raise ConfigError(
             "sasl.jaas.config has no username and password; set sasl.username and sasl.password"
         )
-    return {"sasl.username": entries["username"], "sasl.password": entries["password"]}
+    username, password = config.login
+    return {"sasl.username": username, "sasl.password": password}
