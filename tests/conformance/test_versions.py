@@ -48,6 +48,8 @@ EXPECTED_RANGES = {
     "incremental_alter_configs": (0, 1),
     "list_partition_reassignments": (0, 0),
     "offset_delete": (0, 0),
+    "describe_user_scram_credentials": (0, 0),
+    "alter_user_scram_credentials": (0, 0),
     "describe_quorum": (0, 2),
     "describe_cluster": (0, 2),
     "consumer_group_heartbeat": (0, 1),

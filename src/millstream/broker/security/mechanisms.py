@@ -11,7 +11,7 @@ from millstream.broker.metadata.store import MetadataLog
 from millstream.clock import Clock
 from millstream.config.broker import BrokerConfig
 from millstream.security.exchange import AuthenticationFailed, SaslExchange
-from millstream.security.scram import BY_NAME, ScramCredentials, ScramExchange
+from millstream.security.scram import BY_NAME, ScramExchange
 
 
 class Mechanisms:
@@ -34,13 +34,9 @@ class Mechanisms:
         that the listener has not enabled."""
         if mechanism not in self.enabled(listener):
             raise AuthenticationFailed(f"SASL mechanism {mechanism} is not enabled")
-        return ScramExchange(BY_NAME[mechanism], self._credentials(), self._secret)
+        return ScramExchange(BY_NAME[mechanism], self._metadata.image.scram, self._secret)
 
     def delay_ms(self, host: str) -> int:
         """How long to wait before the next token from this address is passed to its exchange:
         0 unless many authentications from there have failed lately."""
         return 0
-
-    def _credentials(self) -> ScramCredentials:
-        credentials: ScramCredentials = getattr(self._metadata.image, "scram", {})
-        return credentials
