@@ -48,6 +48,9 @@ class LeadershipCore:
     stable_bytes: int
     is_alone: bool
     _appended_bytes: int
+    records_in: int
+    bytes_in: int
+    appends: int
     _is_held_back: bool
     _unflushed: list[PendingAppend]
     _duplicates: list[tuple[PendingAppend, int]]
@@ -63,6 +66,8 @@ class PartitionCore:
     log: Log
     leadership: Leadership
     offline_error: ApiError | None
+    fetches: int
+    bytes_out: int
     _flusher: Flusher
     _clock: Clock
     _watchers: set[Watcher]

@@ -190,6 +190,9 @@ cdef class LeadershipCore:
     cdef public int64_t visible_bytes
     cdef public int64_t stable_bytes
     cdef public int64_t _appended_bytes
+    cdef public int64_t records_in  # appended here since the start: counters for metrics
+    cdef public int64_t bytes_in
+    cdef public int64_t appends
     cdef public bint is_alone
     cdef public bint _is_held_back
     cdef public list _unflushed
@@ -218,6 +221,9 @@ cdef class LeadershipCore:
         whether it needs a flush."""
         pending.bytes_before = self._appended_bytes
         self._appended_bytes += size_bytes
+        self.records_in += pending.next_offset - pending.first_offset
+        self.bytes_in += size_bytes
+        self.appends += 1
         if must_flush or (self._unflushed and acks == ACKS_ALL):
             pending.waits_for_all = acks == ACKS_ALL
             self._unflushed.append(pending)
@@ -291,6 +297,8 @@ cdef class PartitionCore:
     cdef public LogCore log
     cdef public LeadershipCore leadership
     cdef public object offline_error
+    cdef public int64_t fetches         # reads by clients: counters for metrics
+    cdef public int64_t bytes_out
     cdef public object _flusher
     cdef public object _clock
     cdef public set _watchers

@@ -58,6 +58,7 @@ from millstream.storage.log import Log
 
 if TYPE_CHECKING:
     from millstream.broker.cluster.joining import ZooKeeperCluster
+    from millstream.broker.counters import Counters
     from millstream.broker.sharing.partitions import SharePartitions
 
 logger = logging.getLogger("millstream.server")
@@ -109,6 +110,7 @@ class BrokerServer:
         self._executor = ThreadPoolExecutor(COLD_READ_THREADS, "millstream-cold-read")
         self._listeners: list[tuple[Endpoint, asyncio.Server]] = []
         self._share_partitions: SharePartitions | None = None
+        self._counters: Counters | None = None
         self._full_directories: set[LogDirectory] = set()
         self.stop_soon: Callable[[], None] = lambda: None  # for a process that is a broker
         self._undo = contextlib.AsyncExitStack()  # what stop(), or a failed start, has to undo
@@ -260,6 +262,10 @@ class BrokerServer:
             peers=self.peers,
             clock=self.clock,
         )
+        if self._static_config.metrics_address is not None:
+            from millstream.broker.counters import Counters
+
+            self._counters = Counters()
         self.services = self._services()
         config = self.config
         limits = ConnectionLimits(
@@ -296,6 +302,7 @@ class BrokerServer:
             load=Load(),
             tasks=self.tasks,
             turn=self.turn,
+            counters=self._counters,
             start_sharing=self._start_sharing,
         )
 

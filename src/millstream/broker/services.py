@@ -16,6 +16,7 @@ from millstream.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
     from millstream.broker.coordinators.registry import Coordinators
+    from millstream.broker.counters import Counters
     from millstream.broker.metadata.actions import ClusterActions
     from millstream.broker.metadata.cache import MetadataCache
     from millstream.broker.metadata.configs import ConfigManager
@@ -71,6 +72,7 @@ class Services:
     load: Load
     tasks: Tasks
     turn: Turn
+    counters: Counters | None  # if metrics are served
     start_sharing: Callable[[], SharePartitions]
     """Called once, for the first share group: its modules are imported only then."""
 

@@ -31,6 +31,7 @@ from millstream.config.groups import (
     share_reset_timestamp_ms,
 )
 from millstream.config.log import LogSettings
+from millstream.config.metrics import MetricsSettings
 from millstream.config.network import NetworkSettings
 from millstream.config.replication import ReplicationSettings, check_throttled_replicas
 from millstream.config.setting import (
@@ -87,6 +88,7 @@ class BrokerConfig(
     ShareGroupSettings,
     TransactionSettings,
     ReplicationSettings,
+    MetricsSettings,
 ):
     """All settings as attributes named as in Kafka, with underscores: `config.num_partitions`."""
 
@@ -168,6 +170,20 @@ class BrokerConfig(
     def inter_broker_listener(self) -> str:
         """The name of the listener that brokers use among themselves."""
         return (self.inter_broker_listener_name or self.endpoints[0].listener).upper()
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """Host and port for metrics; an empty host is every interface. Raises `ConfigError`."""
+        text = self.millstream_metrics_listener
+        if not text:
+            return None
+        host, colon, port = text.rpartition(":")
+        if not colon or not port.isdigit() or int(port) > 65_535:
+            raise ConfigError(
+                f"Invalid value {text} for configuration millstream.metrics.listener: write it as "
+                "host:port, e.g. 127.0.0.1:9404"
+            )
+        return host.strip("[]"), int(port)
 
     # Settings of topics and groups
 
@@ -343,6 +359,7 @@ def _snapshot(
 
 def _check_together(config: BrokerConfig) -> None:
     """Refuse invalid combinations."""
+    _ = config.metrics_address  # raises if it is none
     if "node.id" in config.static and config.broker_id >= 0 and config.broker_id != config.node_id:
         raise ConfigError(
             f"broker.id ({config.broker_id}) and node.id ({config.node_id}) differ; remove one"

@@ -85,7 +85,6 @@ WITHOUT_EFFECT = {
     "metrics.": _METRICS,
     "kafka.metrics.": _METRICS,
     "auto.include.jmx.reporter": _METRICS,
-    "telemetry.": "client telemetry is not collected",
     "group.streams.": _STREAMS,
     "group.coordinator.": _COORDINATOR,
     "group.share.": _COORDINATOR,

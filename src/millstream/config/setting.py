@@ -199,6 +199,11 @@ def string(default: str | None, *, doc: str, **options: Any) -> Any:
     return _declare(Kind.STRING, default, doc, **options)
 
 
+def password(default: None, *, doc: str, **options: Any) -> Any:
+    """A secret: never shown by requests, in errors or in logs."""
+    return _declare(Kind.PASSWORD, default, doc, **options)
+
+
 def strings(default: tuple[str, ...] | frozenset[str] | None, *, doc: str, **options: Any) -> Any:
     return _declare(Kind.LIST, default, doc, **options)
 

@@ -373,6 +373,7 @@ class _Fetch:
         by_topic: dict[TopicKey, list[FetchedPartition]] = {}
         leaders: set[int] = set()
         for target, answer in self._answers.items():
+            self._count(target, answer)
             if answer.error in ABOUT_THE_LEADER and self._version >= FIRST_WITH_ENDPOINTS:
                 answer = self._with_leader(target, answer, leaders)
             if not self._is_incremental or target.has_news(answer):
@@ -387,6 +388,17 @@ class _Fetch:
         return encode_fetch_response(
             self._version, by_topic.items(), session_id=session.id, endpoints=endpoints
         )
+
+    def _count(self, target: FetchTarget, answer: FetchedPartition) -> None:
+        partition = target.partition
+        if partition is not None:
+            partition.fetches += 1
+            partition.bytes_out += len(answer.records)
+        if answer.error:
+            counters = self._services.counters
+            if counters is not None:
+                topic = None if partition is None else partition.topic
+                counters.fetch_failed(topic, answer.error)
 
     def _with_leader(
         self, target: FetchTarget, answer: FetchedPartition, leaders: set[int]

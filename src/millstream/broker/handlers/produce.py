@@ -75,6 +75,7 @@ def _produce_by_template(
             records, acks=template.acks, zstd_allowed=context.api_version >= FIRST_WITH_ZSTD
         )
     except ApiError as error:
+        _count_refusal(context, template.partition, error, len(records))
         if template.acks == ACKS_NONE:
             raise ProtocolError(f"a Produce with acks=0 failed: {error}") from None
         return template.encode_refusal(error)
@@ -146,6 +147,7 @@ def _append(
     for topic in request.topics:
         answer.begin_topic(topic)
         for index, records in topic.partitions:
+            partition = None
             try:
                 if refusal is not None:
                     raise refusal
@@ -162,6 +164,7 @@ def _append(
                     _limit_wait(context, pending, request.timeout_ms)
                 answer.add(index, partition, pending)
             except ApiError as error:
+                _count_refusal(context, partition, error, len(records or b""))
                 answer.refuse(index, error)
     if answer.first_error is None:
         sender = (context.client_id, context.listener)
@@ -173,6 +176,15 @@ def _append(
             raise ProtocolError(f"a Produce with acks=0 failed: {answer.first_error}")
         return None
     return answer.encode_or_wait()
+
+
+def _count_refusal(
+    context: RequestContext, partition: Partition | None, error: ApiError, size_bytes: int
+) -> None:
+    counters = context.services.counters
+    if counters is not None:
+        topic = None if partition is None else partition.topic
+        counters.produce_failed(topic, error.code, size_bytes)
 
 
 def _limit_wait(context: RequestContext, pending: PendingAppend, timeout_ms: int) -> None:

@@ -34,9 +34,10 @@ from millstream.broker.deferred import Buffers, Deferred
 from millstream.broker.network.memory import ResponseMemory
 from millstream.broker.network.responses import ResponseQueue, Slot
 from millstream.broker.network.routing import FindHandler, Route
+from millstream.broker.peers.peers import CLIENT_ID_PREFIX
 from millstream.broker.services import Client, RequestContext
 from millstream.errors import ProtocolError
-from millstream.protocol.apis import APIS
+from millstream.protocol.apis import APIS, Api
 from millstream.protocol.framing import FrameReader
 from millstream.protocol.headers import (
     API_VERSIONS_KEY,
@@ -46,6 +47,7 @@ from millstream.protocol.headers import (
 )
 
 if TYPE_CHECKING:
+    from millstream.broker.counters import RequestMeter
     from millstream.broker.services import Services
     from millstream.broker.tasks import Tasks
     from millstream.protocol.framing import ReceiveBuffer
@@ -301,10 +303,16 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
             if route is None:
                 return
         body = frame[body_start(frame, client_end, flexible=route.flexible_request) :]
+        meter = route.meter
+        if meter is not None:
+            meter.count += 1
         if not route.api.raw:
             self._handle_decoded(route, correlation_id, body)
             return
-        answer = route.handler(route.context, body)
+        if meter is None or meter.count < meter.timed_at:
+            answer = route.handler(route.context, body)
+        else:
+            answer = meter.measured(route.handler)(route.context, body)
         if isinstance(answer, Deferred):
             self._wait_for(answer, correlation_id, route.flexible_response, len(body))
         elif answer is not None:
@@ -334,20 +342,24 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
         )
         if len(self._routes) >= ROUTES_MAX:
             self._routes.clear()
-        route = self._routes[key] = Route(api, context, self._connections.find_handler(api))
+        handler = self._connections.find_handler(api)
+        route = self._routes[key] = Route(api, context, handler, _meter(api, context))
         return route
 
     def _handle_decoded(self, route: Route, correlation_id: int, body: memoryview) -> None:
         own_body = bytes(body)  # the buffer is reused while the handler works
         request = route.decode(own_body)
+        meter = route.meter
         if not route.is_task:
-            self._answer(correlation_id, route.flexible_response, route.answer(request))
+            answer = route.answer if meter is None else meter.measured(route.answer)
+            self._answer(correlation_id, route.flexible_response, answer(request))
             return
         slot = Slot(self, correlation_id, route.flexible_response)
         self._slots.append(slot)
         self._count_task(1, len(own_body))
         ended = partial(self._task_has_ended, slot, len(own_body))
-        self._connections.tasks.start(route.run(request, ended))
+        complete = ended if meter is None else meter.timing(ended)
+        self._connections.tasks.start(route.run(request, complete))
         # Later requests must not overtake it: a task takes its first step in the loop's next turn.
         self._task_is_starting = self._is_blocked = True
         self._loop.call_soon(self._task_has_started)
@@ -436,3 +448,11 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
             self._reading_paused = True
             if not self._transport.is_closing():
                 self._transport.pause_reading()
+
+
+def _meter(api: Api, context: RequestContext) -> RequestMeter | None:
+    counters = context.services.counters
+    if counters is None:
+        return None
+    of_broker = (context.client_id or "").startswith(CLIENT_ID_PREFIX)
+    return counters.meter(api, context.api_version, of_broker=of_broker)

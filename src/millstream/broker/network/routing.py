@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millstream.broker.deferred import Buffers
 from millstream.broker.services import RequestContext
@@ -17,6 +17,9 @@ from millstream.errors import ApiError, ErrorCode
 from millstream.protocol import messages
 from millstream.protocol.apis import Api
 from millstream.protocol.headers import API_VERSIONS_KEY
+
+if TYPE_CHECKING:
+    from millstream.broker.counters import RequestMeter
 
 logger = logging.getLogger("millstream.connection")
 
@@ -26,9 +29,24 @@ FindHandler: TypeAlias = Callable[[Api], Callable[..., Any]]
 class Route:
     """How requests of one API and version from one client id are served."""
 
-    __slots__ = ("api", "context", "flexible_request", "flexible_response", "handler", "is_task")
+    __slots__ = (
+        "api",
+        "context",
+        "flexible_request",
+        "flexible_response",
+        "handler",
+        "is_task",
+        "meter",
+    )
 
-    def __init__(self, api: Api, context: RequestContext, handler: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        api: Api,
+        context: RequestContext,
+        handler: Callable[..., Any],
+        meter: RequestMeter | None = None,
+    ) -> None:
+        """`meter` counts and measures its requests, if metrics are served."""
         version = context.api_version
         self.api = api
         self.context = context
@@ -36,6 +54,7 @@ class Route:
         self.flexible_request = version >= api.first_flexible
         self.flexible_response = self.flexible_request and api.key != API_VERSIONS_KEY
         self.is_task = inspect.iscoroutinefunction(handler)
+        self.meter = meter
 
     def decode(self, body: bytes) -> Any:
         """The request. Raises `ProtocolError` if it is malformed."""
@@ -50,6 +69,8 @@ class Route:
             fields = self.handler(self.context, request)
         except ApiError as error:
             fields = _error_fields(error)
+        if self.meter is not None:
+            self.meter.errors_in(fields)
         return messages.encode_response(self.api.name, self.context.api_version, fields)
 
     async def run(self, request: Any, complete: Callable[[Buffers | None], None]) -> None:
@@ -63,6 +84,8 @@ class Route:
             except Exception as error:
                 logger.exception("%s failed", name)
                 fields = _error_fields(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
+            if self.meter is not None:
+                self.meter.errors_in(fields)
             body = messages.encode_response(name, self.context.api_version, fields)
         except Exception:
             logger.exception("the response of %s could not be encoded", name)

@@ -74,6 +74,8 @@ class Flusher:
         self._in_thread: list[PartitionCore] | None = None  # the partitions of the thread's flush
         self.on_directory_failed: Callable[[list[Log]], None] | None = None
         self.flush_count = 0
+        self.request_count = 0  # requests that these flushes served
+        self.on_flush: Callable[[float], None] | None = None  # called with the seconds of each
 
     @property
     def typical_ms(self) -> float:
@@ -115,6 +117,7 @@ class Flusher:
             self._loop.call_soon(self._run)
             return
         self._typical_requests += SMOOTHING * (self._requests - self._typical_requests)
+        self.request_count += self._requests
         self._requests = self._requests_seen = 0
         partitions = list(self._waiting)
         self._waiting.clear()
@@ -170,6 +173,8 @@ class Flusher:
     def _finish(self, flush: GroupFlush, partitions: list[PartitionCore], seconds: float) -> None:
         self.flush_count += 1
         self.note_duration(seconds)
+        if self.on_flush is not None:
+            self.on_flush(seconds)
         failed = flush.complete(self._clock.now_ms())
         self._turn.begin()
         try:

@@ -127,6 +127,12 @@ class Leadership(LeadershipCore):
         self._find_stable()
         self._advance_to_committed_end()
 
+    def continue_counting(self, before: Leadership) -> None:
+        """Counters for metrics cover all leaderships of a partition."""
+        self.records_in = before.records_in
+        self.bytes_in = before.bytes_in
+        self.appends = before.appends
+
     @property
     def in_sync_count(self) -> int:
         return 1 + len(self.in_sync_followers)

@@ -179,6 +179,7 @@ class Partition(PartitionCore):
     def _take_over(self, image: PartitionImage, in_sync: frozenset[int]) -> None:
         self.following = None
         self.offline_error = None
+        before = self.leadership
         self.leadership = Leadership(
             self.log,
             epoch=image.leader_epoch,
@@ -186,8 +187,9 @@ class Partition(PartitionCore):
             changed=self.notify_watchers if self._watchers else None,
             in_sync_followers=in_sync,
             replica_count=len(image.replicas),
-            ended=self.leadership.ended,
+            ended=before.ended,
         )
+        self.leadership.continue_counting(before)
 
     def follow(self, leader: int, leader_epoch: int) -> None:
         """Another broker leads in this epoch. The caller fetches from it."""

@@ -1,0 +1,188 @@
+"""Counters of requests and errors, for metrics: created only if metrics are served.
+
+Requests are counted exactly. Their duration is measured for a sample: of an API that gets more than
+a hundred requests per second, every second, fourth, ... up to every 16th request. A sampled request
+counts for all that were skipped, so sums stay correct on average. One request costs the broker some
+ten microseconds, and two readings of the clock with their bookkeeping one microsecond more.
+
+What other parts count at no measurable cost (appended records, say) is in those parts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from millstream.broker.deferred import Buffers, Deferred
+from millstream.errors import ErrorCode
+from millstream.metrics.distribution import Distribution
+
+if TYPE_CHECKING:
+    from millstream.protocol.apis import Api
+
+SAMPLE_EVERY_MAX = 16
+RARE_SECONDS = 0.01  # requests that are further apart are all measured
+ERROR_NODES_MAX = 2_000  # parts of one response that are searched for errors
+
+FETCH = "fetch"
+FOLLOWER_FETCH = "fetch_follower"
+
+_NONE = ErrorCode.NONE
+_CODES = {int(code): code for code in ErrorCode}
+
+
+class ApiTimes:
+    """How long requests of one API take, in seconds: until answered; in the handler; waiting."""
+
+    __slots__ = ("local", "remote", "total")
+
+    def __init__(self) -> None:
+        self.total = Distribution()
+        self.local = Distribution()
+        self.remote = Distribution()
+
+    def note(self, local: float, total: float, now: float, weight: int) -> None:
+        self.total.note(total, now, weight)
+        self.local.note(local, now, weight)
+        self.remote.note(max(total - local, 0.0), now, weight)
+
+
+class RequestMeter:
+    """Requests of one API and version. `Connection` increments `count`, and measures a request
+    when that reaches `timed_at`."""
+
+    __slots__ = ("_counters", "_every", "_timed", "_times", "api", "count", "timed_at", "version")
+
+    def __init__(self, counters: Counters, api: str, version: int, times: ApiTimes) -> None:
+        self._counters = counters
+        self._times = times
+        self._every = 1
+        self._timed = float("-inf")  # when a request was last measured
+        self.api = api
+        self.version = version
+        self.count = 0
+        self.timed_at = 1
+
+    def measured(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """The handler for a request that is measured."""
+
+        def handle(*arguments: Any) -> Any:
+            started = perf_counter()
+            weight = self._next_sample(started)
+            answer = handler(*arguments)
+            now = perf_counter()
+            local = now - started
+            if isinstance(answer, Deferred):
+                answer.when_done(lambda _: self._note(started, local, weight))
+            else:
+                self._times.note(local, local, now, weight)
+            return answer
+
+        return handle
+
+    def timing(
+        self, complete: Callable[[Buffers | None], None]
+    ) -> Callable[[Buffers | None], None]:
+        """The callback of a request that runs as a task; such are all measured."""
+        started = perf_counter()
+
+        def ended(body: Buffers | None) -> None:
+            self._note(started, 0.0, 1)
+            complete(body)
+
+        return ended
+
+    def errors_in(self, fields: Mapping[str, Any]) -> None:
+        """Count the errors of a response."""
+        for code in error_codes(fields):
+            self._counters.errors[self.api, code] += 1
+
+    def _next_sample(self, now: float) -> int:
+        """Choose which request is measured next; returns for how many this one counts."""
+        weight = self._every
+        if now - self._timed > RARE_SECONDS * weight:
+            self._every = 1
+        elif self._every < SAMPLE_EVERY_MAX:
+            self._every *= 2
+        self._timed = now
+        self.timed_at = self.count + self._every
+        return weight
+
+    def _note(self, started: float, local: float, weight: int) -> None:
+        now = perf_counter()
+        self._times.note(local, now - started, now, weight)
+
+
+def error_codes(fields: Any) -> list[ErrorCode]:
+    """The error codes in the fields of a response, at any depth, without those of success."""
+    found: list[ErrorCode] = []
+    waiting: list[Any] = [fields]
+    seen = 0
+    while waiting and seen < ERROR_NODES_MAX:
+        seen += 1
+        part = waiting.pop()
+        if isinstance(part, Mapping):
+            code = part.get("error_code", _NONE)
+            if code is not _NONE and int(code) != 0:
+                found.append(_CODES.get(int(code), ErrorCode.UNKNOWN_SERVER_ERROR))
+            waiting.extend(it for it in part.values() if isinstance(it, (list, tuple, Mapping)))
+        else:
+            waiting.extend(it for it in part if isinstance(it, (list, tuple, Mapping)))
+    return found
+
+
+class TopicFailures:
+    """Requests of clients for one topic that failed."""
+
+    __slots__ = ("failed_fetches", "failed_produces", "rejected_bytes")
+
+    def __init__(self) -> None:
+        self.failed_produces = 0
+        self.failed_fetches = 0
+        self.rejected_bytes = 0
+
+
+class Counters:
+    """All counters of a broker that serves metrics."""
+
+    def __init__(self) -> None:
+        self.meters: dict[tuple[str, int], RequestMeter] = {}  # by name and version
+        self.times: dict[str, ApiTimes] = {}  # by the name of the API
+        self.errors: Counter[tuple[str, ErrorCode]] = Counter()  # by the name of the API
+        self.topics: dict[str, TopicFailures] = {}  # those with failures
+        self.all_topics = TopicFailures()
+
+    def meter(self, api: Api, version: int, *, of_broker: bool = False) -> RequestMeter:
+        """`of_broker`: the requests of another broker; its fetches are those of a follower."""
+        name = FOLLOWER_FETCH if of_broker and api.name == FETCH else api.name
+        meter = self.meters.get((name, version))
+        if meter is None:
+            times = self.times.setdefault(name, ApiTimes())
+            meter = self.meters[name, version] = RequestMeter(self, api.name, version, times)
+        return meter
+
+    def produce_failed(self, topic: str | None, code: ErrorCode, rejected_bytes: int = 0) -> None:
+        """An append was refused; of no topic if there is no such partition."""
+        self.errors["produce", code] += 1
+        for failures in self._of(topic):
+            failures.failed_produces += 1
+            if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+                failures.rejected_bytes += rejected_bytes
+
+    def fetch_failed(self, topic: str | None, code: ErrorCode) -> None:
+        self.errors["fetch", code] += 1
+        for failures in self._of(topic):
+            failures.failed_fetches += 1
+
+    def _of(self, topic: str | None) -> tuple[TopicFailures, ...]:
+        if topic is None:
+            return (self.all_topics,)
+        failures = self.topics.get(topic)
+        if failures is None:
+            failures = self.topics[topic] = TopicFailures()
+        return failures, self.all_topics
+
+    def topic_is_gone(self, topic: str) -> None:
+        self.topics.pop(topic, None)

@@ -1,0 +1,46 @@
+"""Metrics settings: the HTTP endpoint for Prometheus and probes, and client telemetry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millstream.config.setting import integer, password, string
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class MetricsSettings:
+    """Metrics, health and client telemetry."""
+
+    millstream_metrics_listener: str | None = string(
+        None,
+        ours=True,
+        doc="Serve /metrics (Prometheus), /health and /ready over HTTP at this address, host:port; "
+        "port 0: any free port. Each worker listens on the port after that of the worker before "
+        "it. Unset: no metrics. Same as --metrics.",
+    )
+    millstream_metrics_token: str | None = password(
+        None,
+        ours=True,
+        doc="If set, /metrics is served only to clients that send it: as a bearer token, or as the "
+        "password of basic authentication, with any user. /health and /ready need none.",
+    )
+    millstream_metrics_partitions_max: int = integer(
+        20_000,
+        low=0,
+        ours=True,
+        doc="A broker with more partitions than this serves no metrics of single partitions, only "
+        "those of topics and of all topics; 0: never.",
+    )
+    telemetry_max_bytes: int = integer(
+        1_048_576,
+        low=1,
+        doc="The maximum size of the metrics that a client pushes, compressed or not (KIP-714). "
+        "Clients push only while millstream.metrics.listener is set.",
+    )
+    millstream_telemetry_clients_max: int = integer(
+        1000,
+        low=0,
+        ours=True,
+        doc="Clients whose pushed metrics are kept and served in /metrics at once. Those of others "
+        "are dropped and counted; 0: no client telemetry.",
+    )
