@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cli.options import read_properties
 from millstream.client.security import Security
+from millstream.client.settings import read_client_settings
 from tests.cli.conftest import Run
 
 
@@ -34,7 +34,7 @@ def test_dev_makes_what_a_broker_and_its_clients_need(run: Run, tmp_path: Path) 
     assert private == {"ca.key", "broker.pem", "admin.pem", "billing.pem", "client.properties"}
     context = ssl.create_default_context(cafile=directory / "ca.pem")
     context.load_cert_chain(directory / "broker.pem")
-    settings = read_properties(directory / "billing.properties")
+    settings = read_client_settings(directory / "billing.properties")
     assert settings.pop("bootstrap.servers") == "127.0.0.1:9092"
     Security.from_settings(settings).tls_context()
 

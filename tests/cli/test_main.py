@@ -91,7 +91,10 @@ def test_client_config_file_may_name_the_cluster(
 def test_missing_file_is_one_line(run: Run, tmp_path: Path) -> None:
     outcome = run("topic", "list", "--client-config", str(tmp_path / "nowhere"))
     assert outcome.exit_code == 1
-    assert outcome.err == f"millstream: {tmp_path / 'nowhere'}: No such file or directory\n"
+    file = tmp_path / "nowhere"
+    assert outcome.err == (
+        f"millstream: cannot read the settings in {file}: No such file or directory\n"
+    )
 
 
 def test_help_imports_neither_clients_nor_broker() -> None:

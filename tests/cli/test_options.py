@@ -1,13 +1,11 @@
-"""Shared options: assignments and properties files."""
+"""Shared options: assignments."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
 from millstream.cli.failures import EXIT_USAGE, CommandFailed
-from millstream.cli.options import parse_assignments, read_properties
+from millstream.cli.options import parse_assignments
 
 
 def test_assignments_split_at_the_first_equals_sign() -> None:
@@ -19,9 +17,3 @@ def test_assignment_without_name_or_value_is_a_usage_error(assignment: str) -> N
     with pytest.raises(CommandFailed, match="--config") as caught:
         parse_assignments([assignment], "--config")
     assert caught.value.exit_code == EXIT_USAGE
-
-
-def test_properties_skip_comments_and_blank_lines(tmp_path: Path) -> None:
-    file = tmp_path / "client.properties"
-    file.write_text("# one\n! two\n\nsecurity.protocol=SSL\n")
-    assert read_properties(file) == {"security.protocol": "SSL"}

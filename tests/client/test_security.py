@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 from millstream.client.cluster import Cluster, TopicInfo
 from millstream.client.connection import Connection
-from millstream.client.security import Security
+from millstream.client.security import Security, read_connection
 from millstream.errors import ApiError, ConfigError
+from millstream.security.certificates import make_authority
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.secure_kafka import PASSWORD, USER, SecureKafka, start_secure_kafka
 
@@ -28,7 +33,7 @@ def test_security_takes_the_settings_of_kafka_clients() -> None:
     assert security.uses_tls
     assert security.uses_sasl
     assert not security.tls_context().check_hostname
-    assert security.sasl_mechanism("host").auth_bytes().startswith(b"n,,n=ann,r=")
+    assert security.login().begin().startswith(b"n,,n=ann,r=")
 
 
 def test_security_understands_what_java_clients_call_the_same() -> None:
@@ -65,7 +70,20 @@ def test_security_names_files_that_cannot_be_used(tmp_path: Path) -> None:
         ({"ssl.keystore.location": "x"}, "is a JKS store, which only Java reads; convert it"),
         ({"sasl.jaas.config": "x.Krb5LoginModule required;"}, "uses Krb5LoginModule; only"),
         ({"sasl.jaas.config": "x.PlainLoginModule required;"}, "has no username and password"),
-        ({"ssl.trust": "x"}, "unknown setting ssl.trust"),
+        ({"ssl.trust": "x"}, "unknown setting ssl.trust; known settings: security.protocol"),
+        ({"sasl.user": "x"}, "unknown setting sasl.user; did you mean sasl.username"),
+        ({"sasl.kerberos.kinit.cmd": "x"}, "Kerberos is not supported"),
+        ({"ssl.truststore.password": "x"}, "use ssl.truststore.type=PEM"),
+        ({"enable.ssl.certificate.verification": "no"}, "must be true or false"),
+        (
+            {"security.protocol": "SASL_SSL", "sasl.mechanism": "MAGIC"},
+            "MAGIC; it must be one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER",
+        ),
+        (
+            {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"},
+            "OAUTHBEARER needs sasl.oauthbearer.token.endpoint.url",
+        ),
+        ({"sasl.oauthbearer.extensions": "x"}, "write name=value,name=value"),
         ({"security.protocol": "TLS"}, "must be one of PLAINTEXT, SSL"),
         ({"security.protocol": "SASL_SSL"}, "needs a sasl.mechanism"),
     ],
@@ -75,12 +93,139 @@ def test_security_refuses_what_does_not_fit(settings: dict[str, str], complaint:
         Security.from_settings(settings)
 
 
-def test_security_names_the_mechanisms_there_are() -> None:
-    security = Security.from_settings(
-        {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "MAGIC"}
+def test_repr_and_errors_contain_no_secrets() -> None:
+    given = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.password": "s3cret",
+        "ssl.key.pem": "s3cret",
+        "ssl.key.password": "s3cret",
+        "sasl.oauthbearer.client.id": "me",
+        "sasl.oauthbearer.client.secret": "s3cret",
+        "sasl.oauthbearer.token.endpoint.url": "https://host/token",
+    }
+    assert "s3cret" not in repr(Security.from_settings(given))
+    with pytest.raises(ConfigError) as refused:
+        Security.from_settings(given | {"security.protocol": "SSL"})
+    assert "s3cret" not in str(refused.value)
+
+
+def test_settings_mean_the_same_in_all_names() -> None:
+    """From librdkafka's names to Java's and back; a password of all that has to be escaped."""
+    given = {
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": "/ca.pem",
+        "ssl.certificate.location": "/me.pem",
+        "ssl.key.password": "x",
+        "ssl.endpoint.identification.algorithm": "none",
+        "sasl.mechanisms": "SCRAM-SHA-512",
+        "sasl.username": "a n",
+        "sasl.password": "\\\"';= #x",
+    }
+    security = Security.from_settings(given)
+    java = security.java()
+    assert java["sasl.jaas.config"].startswith(
+        "org.apache.kafka.common.security.scram.ScramLoginModule required "
     )
-    with pytest.raises(ConfigError, match=r"MAGIC; it must be one of .*PLAIN.*SCRAM-SHA-256"):
-        security.sasl_mechanism("host")
+    assert Security.from_settings(java) == security
+    rdkafka = security.librdkafka()
+    assert rdkafka["ssl.key.location"] == "/me.pem"
+    assert Security.from_settings(rdkafka) == replace(security, key_location="/me.pem")
+    assert Security().librdkafka() == {"security.protocol": "PLAINTEXT"}
+
+
+def test_tokens_mean_the_same_in_javas_names() -> None:
+    given = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.token.endpoint.url": "https://host/token",
+        "sasl.oauthbearer.client.id": "me",
+        "sasl.oauthbearer.client.secret": "s3cret",
+        "sasl.oauthbearer.scope": "all",
+    }
+    security = Security.from_settings(given)
+    assert Security.from_settings(security.java()) == security
+    assert "oauth_cb" in security.librdkafka()
+    options = security.options()
+    assert options["kafka.sasl.oauthbearer.client.secret"] == "s3cret"
+    again = {name.removeprefix("kafka."): value for name, value in options.items()}
+    assert Security.from_settings(again) == security
+
+
+def test_java_cannot_do_everything() -> None:
+    apart = Security("SSL", certificate_location="/a.pem", key_location="/a.key")
+    with pytest.raises(ConfigError, match="from one file: join them"):
+        apart.java()
+    with pytest.raises(ConfigError, match="Java clients always check certificates"):
+        Security("SSL", checks_certificate=False).java()
+
+
+def test_inline_certificates_are_used_and_leave_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    now = datetime.now(UTC)
+    authority = make_authority("authority", now)
+    signed = authority.sign("ann", now)
+    one_line = {name: text.replace("\n", "\\n") for name, text in vars(signed).items()}
+    for key, certificate in (
+        (signed.key, signed.certificate),
+        (one_line["key"], one_line["certificate"]),
+    ):
+        security = Security.from_settings(
+            {
+                "security.protocol": "SSL",
+                "ssl.truststore.type": "PEM",
+                "ssl.truststore.certificates": authority.certificate,
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.key": key,
+                "ssl.keystore.certificate.chain": certificate,
+            }
+        )
+        assert len(security.tls_context().get_ca_certs()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_key_with_a_password_needs_it_and_does_not_ask(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    signed = make_authority("authority", now).sign("ann", now)
+    key = serialization.load_pem_private_key(signed.key.encode(), None)
+    sealed = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"s3cret"),
+    )
+    file = tmp_path / "ann.pem"
+    file.write_bytes(sealed + signed.certificate.encode())
+    settings = {"security.protocol": "SSL", "ssl.certificate.location": str(file)}
+    Security.from_settings(settings | {"ssl.key.password": "s3cret"}).tls_context()
+    for wrong in ({}, {"ssl.key.password": "wrong"}):
+        with pytest.raises(ConfigError, match=r"ssl.certificate.location .*ann.pem"):
+            Security.from_settings(settings | wrong).tls_context()
+
+
+def test_file_of_settings_has_others_too(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "bootstrap.servers=host:9093\nlinger.ms=5\nsecurity.protocol=SASL_SSL\n"
+        "sasl.mechanism=SCRAM-SHA-512\nssl.truststore.type=PEM\n"
+        f"ssl.truststore.location={tmp_path}/ca.pem\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\\n"
+        '    username="ann" password="s\\\\"x";\n'
+    )
+    security = Security.from_file(file)
+    assert (security.username, security.password) == ("ann", 's"x')
+    assert read_connection(file) == (
+        {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "ssl.ca.location": f"{tmp_path}/ca.pem",
+            "sasl.username": "ann",
+            "sasl.password": 's"x',
+        },
+        "host:9093",
+    )
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from millstream.config.sources import (
     from_environment,
     load,
     parse_assignments,
-    parse_properties,
     read_file,
 )
 from millstream.errors import ConfigError
@@ -32,18 +31,6 @@ offsets.topic.replication.factor=1
 log.retention.hours=168
 log.segment.bytes=1073741824
 """
-
-
-def test_properties_are_read_as_java_does() -> None:
-    text = "a.b = 1\n# no\n! no\n\nc.d:two words\ne f\ng=x\\\n   y\nh=\\u0041\\t\\=\nempty=\n"
-    assert parse_properties(text) == {
-        "a.b": "1",
-        "c.d": "two words",
-        "e": "f",
-        "g": "xy",
-        "h": "A\t=",
-        "empty": "",
-    }
 
 
 def test_server_properties_of_kafka_are_accepted_with_warnings(tmp_path: Path) -> None:

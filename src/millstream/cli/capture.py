@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, Tex
 from rich.progress import Progress as Bars
 
 from millstream.cli.failures import CommandFailed
-from millstream.cli.options import AsJson
+from millstream.cli.options import AsJson, ClientConfig
 from millstream.cli.output import console, error_console, note, print_json, print_pairs, print_rows
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ File = Annotated[
 
 
 @app.command()
-def run(file: File) -> None:
+def run(file: File, client_config: ClientConfig = None) -> None:
     """Capture until Ctrl-C or SIGTERM: first the rows that are there, then every change.
 
     Start it again after any crash: it continues where the last committed transaction ends.
@@ -53,7 +53,7 @@ def run(file: File) -> None:
       millstream capture run shop.toml
       PGPASSWORD=secret millstream capture run shop.toml
     """
-    settings = load(file)
+    settings = load(file, client_config)
     from millstream.connect.capture.capture import Capture
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
@@ -64,7 +64,7 @@ def run(file: File) -> None:
 
 
 @app.command()
-def status(file: File, as_json: AsJson = False) -> None:
+def status(file: File, as_json: AsJson = False, client_config: ClientConfig = None) -> None:
     """Show the position, the lag in bytes and the tables of a capture; exit with 1 on a problem.
 
     [bold]Examples[/bold]
@@ -73,7 +73,7 @@ def status(file: File, as_json: AsJson = False) -> None:
       millstream capture status shop.toml
       millstream capture status shop.toml --json | jq .lag_bytes
     """
-    settings = load(file)
+    settings = load(file, client_config)
     from millstream.connect.capture.control import read_status
 
     found = guarded(lambda: read_status(settings))
@@ -119,6 +119,7 @@ def resnapshot(
             help="Start over: drop the slot, copy all tables in the next run. For lost slots.",
         ),
     ] = False,
+    client_config: ClientConfig = None,
 ) -> None:
     """Copy tables again, beside the stream: the running capture does it, or the next run.
 
@@ -129,7 +130,7 @@ def resnapshot(
       millstream capture resnapshot shop.toml --replace
       millstream capture resnapshot shop.toml --new-slot
     """
-    settings = load(file)
+    settings = load(file, client_config)
     from millstream.connect.capture.control import request_snapshot, start_over
 
     if new_slot:
@@ -142,14 +143,14 @@ def resnapshot(
     console().print(f"requested: {', '.join(chosen)}", markup=False)
 
 
-def load(file: Path) -> CaptureSettings:
+def load(file: Path, client_config: Path | None = None) -> CaptureSettings:
     try:
         import psycopg  # noqa: F401
     except ImportError:
         raise CommandFailed("capture needs psycopg: pip install 'millstream[postgres]'") from None
     from millstream.connect.capture.settings import load_settings
 
-    return load_settings(file)
+    return load_settings(file, client_config)
 
 
 def guarded(action: Callable[[], Answer]) -> Answer:

@@ -99,13 +99,13 @@ def check(
     else:
         cluster = Cluster.connect(bootstrap_server, client_config)
         with progress_shown() as show:
-            found = run_workload(cluster.bootstrap_servers, plan, cluster.settings, None, show)
+            found = run_workload(cluster.bootstrap_servers, plan, cluster.own_settings, None, show)
     if save is not None:
         found.save(save)
         note(f"history saved to {save}")
     conclude(found)
     if not faults:
-        remove_traces(cluster.bootstrap_servers, plan, cluster.settings)
+        remove_traces(cluster.bootstrap_servers, plan, cluster.own_settings)
 
 
 def run_broken(plan: Plan, count: int) -> History:

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
-from millstream.cli.failures import CommandFailed, unreachable
-from millstream.cli.options import BOOTSTRAP_DEFAULT, read_properties
+from millstream.cli.failures import EXIT_UNREACHABLE, CommandFailed, unreachable
+from millstream.cli.options import BOOTSTRAP_DEFAULT
+from millstream.client.security import Security, is_security_setting, security_settings
+from millstream.client.settings import BOOTSTRAP_SERVERS, read_client_settings
 
 if TYPE_CHECKING:
     from millstream.client.cluster import Cluster as ProtocolCluster
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 REQUEST_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 20.0  # for the first answer, of an address that accepts connections
+PLAINTEXT = "PLAINTEXT"
 NO_OFFSET = -1001  # librdkafka's value for "no committed offset"
 UNREACHABLE_CODES = (
     KafkaError._ALL_BROKERS_DOWN,
@@ -48,24 +51,69 @@ class Cluster:
     @classmethod
     def connect(cls, bootstrap_servers: str, client_config: Path | None = None) -> Cluster:
         """A cluster that answers; raises `CommandFailed` if it does not."""
-        settings = read_properties(client_config) if client_config else {}
-        if bootstrap_servers == BOOTSTRAP_DEFAULT:
-            bootstrap_servers = settings.get("bootstrap.servers", bootstrap_servers)
-        cluster = cls(bootstrap_servers, settings)
-        if not any(map(accepts_connections, bootstrap_servers.split(","))):
-            raise unreachable(bootstrap_servers)
-        cluster.metadata(ANSWER_TIMEOUT_S)
+        cluster = cls.configured(bootstrap_servers, client_config)
+        if cluster.security.protocol != PLAINTEXT:
+            cluster.probe()  # its errors say what is wrong; librdkafka only times out
+        elif not any(map(accepts_connections, cluster.bootstrap_servers.split(","))):
+            raise unreachable(cluster.bootstrap_servers)
+        try:
+            cluster.metadata(ANSWER_TIMEOUT_S)
+        except CommandFailed:
+            cluster.probe()
+            raise
         return cluster
+
+    @classmethod
+    def configured(cls, bootstrap_servers: str, client_config: Path | None = None) -> Cluster:
+        """A cluster that may not answer."""
+        settings = read_client_settings(client_config) if client_config else {}
+        if bootstrap_servers == BOOTSTRAP_DEFAULT:
+            bootstrap_servers = settings.get(BOOTSTRAP_SERVERS, bootstrap_servers)
+        return cls(bootstrap_servers, settings)
+
+    @cached_property
+    def security(self) -> Security:
+        return Security.from_settings(security_settings(self.settings))
+
+    @property
+    def own_settings(self) -> dict[str, Any]:
+        """The file's settings in librdkafka's names, for any of confluent-kafka's clients."""
+        others = {name: it for name, it in self.settings.items() if not is_security_setting(name)}
+        return {**others, **self.security.librdkafka()}
 
     def client_settings(self, **extra: Any) -> dict[str, Any]:
         return {
             "client.id": "millstream-cli",
             "log_level": 0,  # its own lines would interleave with ours; errors reach us anyway
             "error_cb": lambda error: None,
-            **self.settings,
+            **self.own_settings,
             "bootstrap.servers": self.bootstrap_servers,
             **extra,
         }
+
+    def probe(self) -> None:
+        """Connect and authenticate once; raises what is wrong."""
+        from millstream.client.cluster import parse_addresses
+        from millstream.client.connection import Connection, ConnectionLost
+
+        problem: OSError | None = None
+        for address in parse_addresses(self._plain_addresses):
+            try:
+                connection = Connection(
+                    address, security=self.security, timeout_seconds=CONNECT_TIMEOUT_S
+                )
+            except OSError as error:
+                problem = error
+            else:
+                connection.close()
+                return
+        if isinstance(problem, ConnectionLost):
+            raise CommandFailed(f"{self.bootstrap_servers}: {problem}", EXIT_UNREACHABLE)
+        raise unreachable(self.bootstrap_servers)
+
+    @property
+    def _plain_addresses(self) -> str:
+        return ",".join(it.strip().rpartition("://")[2] for it in self.bootstrap_servers.split(","))
 
     @cached_property
     def admin(self) -> AdminClient:
@@ -75,12 +123,11 @@ class Cluster:
     def protocol(self) -> ProtocolCluster:
         """The same cluster for requests that confluent-kafka does not have."""
         from millstream.client.cluster import Cluster as ProtocolCluster
-        from millstream.client.security import SETTINGS as SECURITY_SETTINGS
 
         return ProtocolCluster(
-            ",".join(it.strip().rpartition("://")[2] for it in self.bootstrap_servers.split(",")),
+            self._plain_addresses,
             client_id="millstream-cli",
-            security={name: it for name, it in self.settings.items() if name in SECURITY_SETTINGS},
+            security=self.security,
             timeout_seconds=REQUEST_TIMEOUT_S,
         )
 

@@ -67,16 +67,12 @@ def connect(
       millstream connect shop.toml --to postgresql://shop@db/shop
       millstream connect search.toml --rebuild
     """
-    given: dict[str, Any] = {"broker": broker, "to": to, "kafka": _security(client_config)}
+    given: dict[str, Any] = {
+        "broker": broker,
+        "to": to,
+        "client_config": client_config and client_config.absolute(),
+    }
     run_sink(load_config(file, given), once=once, rebuild=rebuild, as_json=as_json)
-
-
-def _security(client_config: Path | None) -> dict[str, str] | None:
-    if client_config is None:
-        return None
-    from millstream.cli.run import security_settings
-
-    return security_settings(client_config)
 
 
 def run_sink(config: SinkConfig, *, once: bool, rebuild: bool, as_json: bool = False) -> None:

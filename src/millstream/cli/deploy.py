@@ -15,7 +15,7 @@ from millstream.cli.failures import usage_error
 from millstream.cli.moments import parse_moment_ms
 from millstream.cli.options import ClientConfig, Home
 from millstream.cli.output import console, note
-from millstream.cli.run import Checkpoint, StatusLines, Trigger, security_settings, shorten
+from millstream.cli.run import Checkpoint, StatusLines, Trigger, shorten
 from millstream.cli.versions import Broker, Store, explaining_unreachable, with_shared_broker
 from millstream.pipelines.pipeline import Pipeline
 from millstream.pipelines.running.settings import Settings, load_settings
@@ -92,7 +92,7 @@ def deploy(
         "home": home and str(Path(home).resolve()),
         "trigger": trigger,
         "create_topics": create_topics or None,
-        "kafka": security_settings(client_config),
+        "client_config": client_config,
     }
     settings = with_shared_broker(load_settings(pipeline.home, overrides=given))
     with explaining_unreachable():

@@ -152,7 +152,7 @@ def root(
         typer.Option(
             "--client-config",
             metavar="FILE",
-            help=f"A properties file of librdkafka settings; also ${CLIENT_CONFIG_VARIABLE}.",
+            help=f"A properties file of client settings; also ${CLIENT_CONFIG_VARIABLE}.",
         ),
     ] = None,
     version: Annotated[

@@ -31,7 +31,7 @@ ClientConfig = Annotated[
         "--client-config",
         envvar=CLIENT_CONFIG_VARIABLE,
         metavar="FILE",
-        help="A properties file of librdkafka settings, e.g. for SASL or TLS.",
+        help="A properties file of client settings, e.g. for TLS and SASL.",
         rich_help_panel="Connection",
     ),
 ]
@@ -53,9 +53,3 @@ def parse_assignments(assignments: list[str], option: str) -> dict[str, str]:
             raise usage_error(f"{option} {assignment!r}: write it as name=value")
         parsed[name.strip()] = value
     return parsed
-
-
-def read_properties(path: Path) -> dict[str, str]:
-    """The `name=value` lines of a properties file; `#` and `!` open comments."""
-    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    return parse_assignments([line for line in lines if line and line[0] not in "#!"], str(path))

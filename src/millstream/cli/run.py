@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from millstream.cli.failures import EXIT_UNREACHABLE, CommandFailed, usage_error
-from millstream.cli.options import ClientConfig, Home, read_properties
+from millstream.cli.options import ClientConfig, Home
 from millstream.cli.output import console, note, print_pairs
 from millstream.pipelines.pipeline import Pipeline
 from millstream.pipelines.running.settings import Settings, load_settings
@@ -119,7 +119,7 @@ def run(
         "trigger": trigger,
         "master": master,
         "create_topics": create_topics,
-        "kafka": security_settings(client_config),
+        "client_config": client_config,
     }
     flags = {
         "once": once,
@@ -174,15 +174,6 @@ def refuse_twins(pipelines: list[Pipeline]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise usage_error(f"{name} is there twice: a name is a checkpoint and a group")
-
-
-def security_settings(client_config: Path | None) -> dict[str, str] | None:
-    """The security settings of a librdkafka properties file; others are ignored."""
-    if client_config is None:
-        return None
-    from millstream.client.security import SETTINGS
-
-    return {it: value for it, value in read_properties(client_config).items() if it in SETTINGS}
 
 
 def print_plan(pipelines: list[Pipeline], settings: Settings) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,10 +18,11 @@ from confluent_kafka.admin import (
 )
 
 from millstream.cli.cluster import REQUEST_TIMEOUT_S, Cluster, wait_each
-from millstream.cli.failures import CommandFailed, usage_error
+from millstream.cli.failures import usage_error
 from millstream.cli.options import (
     BOOTSTRAP_DEFAULT,
     BOOTSTRAP_VARIABLE,
+    CLIENT_CONFIG_VARIABLE,
     AsJson,
     BootstrapServer,
     ClientConfig,
@@ -28,6 +30,7 @@ from millstream.cli.options import (
 )
 from millstream.cli.output import console, print_json, print_pairs, print_rows
 from millstream.cli.reassign import elect, reassign
+from millstream.errors import MillstreamError
 
 COMPLETION_TIMEOUT_S = 1.0
 
@@ -42,10 +45,11 @@ app = typer.Typer(
 def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
     """Topic names for the shell; silent when the cluster does not answer at once."""
     address = ctx.params.get("bootstrap_server") or os.environ.get(BOOTSTRAP_VARIABLE)
-    cluster = Cluster(address or BOOTSTRAP_DEFAULT)
+    config = ctx.params.get("client_config") or os.environ.get(CLIENT_CONFIG_VARIABLE)
     try:
+        cluster = Cluster.configured(address or BOOTSTRAP_DEFAULT, Path(config) if config else None)
         topics = cluster.metadata(COMPLETION_TIMEOUT_S).topics
-    except CommandFailed:
+    except MillstreamError:
         return []
     return [name for name in topics if name.startswith(incomplete)]
 

@@ -14,7 +14,6 @@ import typer
 from millstream.cli.failures import EXIT_UNREACHABLE, CommandFailed
 from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, ClientConfig, Home
 from millstream.cli.output import console, note, print_json, print_rows
-from millstream.cli.run import security_settings
 from millstream.errors import ConfigError
 from millstream.pipelines.offsets import count_between, from_json
 from millstream.pipelines.running.settings import Settings, load_settings
@@ -58,7 +57,7 @@ def settings_here(
         "broker": broker,
         "store": store,
         "home": home and str(Path(home).resolve()),
-        "kafka": security_settings(client_config),
+        "client_config": client_config,
     }
     return with_shared_broker(load_settings(Path.cwd(), overrides=given))
 

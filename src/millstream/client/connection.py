@@ -4,14 +4,17 @@
         answer = connection.call("metadata", {"topics": None})
 
 `call` uses the newest version that both sides support, by default. `send` and `receive` are its two
-halves, for several requests in flight.
+halves, for several requests in flight. Where a broker limits the life of a session, the connection
+authenticates again before it is over.
 """
 
 from __future__ import annotations
 
+import random
 import socket
 import ssl
 import struct
+import time
 from collections import deque
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -35,6 +38,8 @@ FRAME_BYTES_MAX = 2**31 - 1
 API_VERSIONS_VERSION = 3
 SASL_HANDSHAKE_VERSION = 1
 SASL_AUTHENTICATE_VERSION = 2
+# The part of a session's life after which to authenticate again: not all connections at once.
+RENEWAL_SHARE = (0.85, 0.95)
 
 _HEADER = struct.Struct(">hhih")
 _TLS_MISTAKES = {
@@ -79,6 +84,8 @@ class Connection:
         self._security = security or Security()
         self._correlation_id = 0
         self._in_flight: deque[_InFlight] = deque()
+        self._received: deque[memoryview] = deque()  # responses to the oldest of these
+        self._renew_at: float | None = None  # when to authenticate again
         try:
             self._socket = self._connect(timeout_seconds)
             self._begin()
@@ -159,6 +166,11 @@ class Connection:
 
     def send(self, api: str, version: int, body: bytes | memoryview | list[Any]) -> None:
         """Send a request whose body is encoded already, whole or in pieces."""
+        if self._renew_at is not None and time.monotonic() >= self._renew_at:
+            self._renew()
+        self._send(api, version, body)
+
+    def _send(self, api: str, version: int, body: bytes | memoryview | list[Any]) -> None:
         pieces = body if isinstance(body, list) else [body]
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         header = (
@@ -183,7 +195,7 @@ class Connection:
     def receive_body(self) -> memoryview:
         """The body of the response to the oldest request in flight."""
         waiting = self._in_flight[0]
-        frame = self._receive_frame()
+        frame = self._received.popleft() if self._received else self._receive_frame()
         self._in_flight.popleft()  # not earlier: a retry on a lost connection must fail
         (correlation_id,) = INT32.unpack_from(frame)
         if correlation_id != waiting.correlation_id:
@@ -239,21 +251,42 @@ class Connection:
         }
 
     def _authenticate(self) -> None:
-        mechanism = self._security.sasl_mechanism(self.address[0])
-        name = self._security.mechanism
-        answer = self.call("sasl_handshake", {"mechanism": name}, version=SASL_HANDSHAKE_VERSION)
+        security = self._security
+        login = security.login()
+        answer = self._ask_sasl(
+            "sasl_handshake", SASL_HANDSHAKE_VERSION, {"mechanism": login.mechanism}
+        )
         if answer.error_code is not ErrorCode.NONE:
             offered = ", ".join(answer.mechanisms)
             raise ApiError(
                 answer.error_code,
-                f"the broker does not support SASL mechanism {name}; it offers {offered or 'none'}",
+                f"the broker does not support SASL mechanism {login.mechanism}; it offers "
+                f"{offered or 'none'}",
             )
-        while not mechanism.is_done():
-            answer = self.call(
-                "sasl_authenticate",
-                {"auth_bytes": mechanism.auth_bytes()},
-                version=SASL_AUTHENTICATE_VERSION,
-            )
+        version = min(SASL_AUTHENTICATE_VERSION, self.versions[API_KEYS["sasl_authenticate"]][1])
+        token: bytes | None = login.begin()
+        while token is not None:
+            answer = self._ask_sasl("sasl_authenticate", version, {"auth_bytes": token})
             if answer.error_code is not ErrorCode.NONE:
+                if security.tokens is not None:
+                    security.tokens.forget()
                 raise ApiError(answer.error_code, answer.error_message or "not authenticated")
-            mechanism.receive(answer.auth_bytes)
+            token = login.respond(answer.auth_bytes)
+        life_ms = int(getattr(answer, "session_lifetime_ms", 0))
+        share = random.uniform(*RENEWAL_SHARE)
+        self._renew_at = time.monotonic() + life_ms / 1000 * share if life_ms > 0 else None
+
+    def _ask_sasl(self, api: str, version: int, fields: Fields) -> Any:
+        self._send(api, version, encode_request(api, version, fields))
+        return self.receive()
+
+    def _renew(self) -> None:
+        """Authenticate again, after the responses to all requests in flight: they are kept."""
+        while len(self._received) < len(self._in_flight):
+            self._received.append(self._receive_frame())
+        waiting, received = self._in_flight, self._received
+        self._in_flight, self._received = deque(), deque()
+        try:
+            self._authenticate()
+        finally:
+            self._in_flight, self._received = waiting, received

@@ -1,49 +1,109 @@
 """TLS and SASL for a connection, from the usual Kafka client settings.
 
     security.protocol    PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
-    ssl.*                files in PEM, under librdkafka's names (ssl.ca.location, ...)
-    sasl.*               mechanism, username and password
+    ssl.*                certificates and keys in PEM, as files or inline
+    sasl.*               PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER
 
-Java's names are accepted where they mean the same: stores of type PEM, and the user and password of
-a `sasl.jaas.config`. Java keystores are not supported; the error says what to do instead.
-
-TLS is Python's own. SASL is kafka-python's (`kafka.net.sasl`: PLAIN, SCRAM, OAUTHBEARER, GSSAPI,
-AWS), whose mechanisms are state machines without sockets; imported only if SASL is used.
+The names are librdkafka's. Java's are accepted where they mean the same: stores of type PEM, the
+user and password of a `sasl.jaas.config`. So one file serves all clients; `Security` says the same
+in librdkafka's names (`librdkafka`) and in Java's (`java`). Java keystores are not supported; the
+error says what to do instead.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import ssl
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
+from millstream.client.settings import BOOTSTRAP_SERVERS, read_client_settings
+from millstream.client.token_source import URL_NAME, TokenSource
 from millstream.errors import ConfigError
-from millstream.security.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_jaas
+from millstream.security.jaas import (
+    OAUTHBEARER_MODULE,
+    PLAIN_MODULE,
+    SCRAM_MODULE,
+    parse_jaas,
+)
+from millstream.security.login import MECHANISMS, OAUTHBEARER, PLAIN, Login, make_login
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 SETTINGS = (
     "security.protocol",
     "ssl.ca.location",
+    "ssl.ca.pem",
     "ssl.certificate.location",
+    "ssl.certificate.pem",
     "ssl.key.location",
+    "ssl.key.pem",
     "ssl.key.password",
     "ssl.endpoint.identification.algorithm",
+    "enable.ssl.certificate.verification",
     "sasl.mechanism",
     "sasl.username",
     "sasl.password",
+    "sasl.oauthbearer.token.endpoint.url",
+    "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.scope",
+    "sasl.oauthbearer.extensions",
+    "https.ca.location",
 )
-# Java's names for the same settings, supported for PEM stores.
+# Other names for the same. librdkafka has `mechanisms` too; the rest is Java's.
+_SAME = {
+    "sasl.mechanisms": "sasl.mechanism",
+    "ssl.truststore.location": "ssl.ca.location",
+    "ssl.truststore.certificates": "ssl.ca.pem",
+    "ssl.keystore.location": "ssl.certificate.location",
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+    "ssl.keystore.key": "ssl.key.pem",
+    "sasl.oauthbearer.client.credentials.client.id": "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.credentials.client.secret": "sasl.oauthbearer.client.secret",
+}
+# What has no effect here: both sides agree on the newest TLS, and tokens are fetched by us.
+_WITHOUT_EFFECT = (
+    "ssl.protocol",
+    "ssl.enabled.protocols",
+    "sasl.oauthbearer.method",
+    "sasl.login.callback.handler.class",
+)
 JAVA_SETTINGS = (
+    *_SAME,
+    *_WITHOUT_EFFECT,
     "ssl.truststore.type",
-    "ssl.truststore.location",
-    "ssl.truststore.certificates",
     "ssl.keystore.type",
-    "ssl.keystore.location",
     "sasl.jaas.config",
 )
-_JAAS_MODULES = (PLAIN_MODULE, SCRAM_MODULE)
+KNOWN = (*SETTINGS, *JAVA_SETTINGS)
+# What nobody but the two sides may see: `redacted` hides their values.
+SECRETS = (
+    "ssl.key.pem",
+    "ssl.keystore.key",
+    "ssl.key.password",
+    "sasl.password",
+    "sasl.jaas.config",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.client.credentials.client.secret",
+)
+_INSTEAD = {
+    "ssl.truststore.password": "ssl.truststore.type=PEM, which needs no password",
+    "ssl.keystore.password": "ssl.keystore.type=PEM and ssl.key.password",
+    "sasl.kerberos.service.name": "another mechanism: Kerberos is not supported",
+}
+_PREFIXES = ("security.", "ssl.", "sasl.", "https.")
+_JAAS_MECHANISMS = {
+    PLAIN_MODULE: "sasl.username and sasl.password",
+    SCRAM_MODULE: "sasl.username and sasl.password",
+    OAUTHBEARER_MODULE: "sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret",
+}
+_JAVA_MODULES = "org.apache.kafka.common.security"
 _AS_PEM = (
     "convert it to PEM (keytool -exportcert -rfc, or openssl pkcs12) and set {instead}, or keep "
     "Java's name with {kind}=PEM"
@@ -58,35 +118,48 @@ class Security:
     ca_location: str | None = None
     ca_certificates: str | None = field(default=None, repr=False)
     certificate_location: str | None = None
+    certificate: str | None = field(default=None, repr=False)
     key_location: str | None = None
+    key: str | None = field(default=None, repr=False)
     key_password: str | None = field(default=None, repr=False)
     checks_hostname: bool = True
+    checks_certificate: bool = True
     mechanism: str | None = None
     username: str | None = None
     password: str | None = field(default=None, repr=False)
+    tokens: TokenSource | None = None
+    extensions: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, str]) -> Security:
         """Raises `ConfigError` for a setting that does not exist or does not fit the others."""
-        for name in settings:
-            if name not in SETTINGS and name not in JAVA_SETTINGS:
-                raise ConfigError(f"unknown setting {name}; known settings: {', '.join(SETTINGS)}")
-        settings = {**settings, **_translated(settings)}
+        settings = standard_names(settings)
+        get = settings.get
         security = cls(
-            protocol=settings.get("security.protocol", "PLAINTEXT").upper(),
-            ca_location=settings.get("ssl.ca.location"),
-            ca_certificates=settings.get("ssl.truststore.certificates"),
-            certificate_location=settings.get("ssl.certificate.location"),
-            key_location=settings.get("ssl.key.location"),
-            key_password=settings.get("ssl.key.password"),
-            checks_hostname=settings.get("ssl.endpoint.identification.algorithm", "https").lower()
+            protocol=get("security.protocol", "PLAINTEXT").upper(),
+            ca_location=get("ssl.ca.location"),
+            ca_certificates=_pem(get("ssl.ca.pem")),
+            certificate_location=get("ssl.certificate.location"),
+            certificate=_pem(get("ssl.certificate.pem")),
+            key_location=get("ssl.key.location"),
+            key=_pem(get("ssl.key.pem")),
+            key_password=get("ssl.key.password"),
+            checks_hostname=get("ssl.endpoint.identification.algorithm", "https").lower()
             == "https",
-            mechanism=settings.get("sasl.mechanism"),
-            username=settings.get("sasl.username"),
-            password=settings.get("sasl.password"),
+            checks_certificate=_boolean(settings, "enable.ssl.certificate.verification"),
+            mechanism=get("sasl.mechanism"),
+            username=get("sasl.username"),
+            password=get("sasl.password"),
+            tokens=_tokens(settings),
+            extensions=_extensions(get("sasl.oauthbearer.extensions", "")),
         )
         security._check()
         return security
+
+    @classmethod
+    def from_file(cls, path: Path | str) -> Security:
+        """From a properties file, whose other settings are ignored."""
+        return cls.from_settings(security_settings(read_client_settings(Path(path))))
 
     def _check(self) -> None:
         if self.protocol not in PROTOCOLS:
@@ -94,12 +167,18 @@ class Security:
             raise ConfigError(f"security.protocol is {self.protocol}; it must be one of {known}")
         if self.uses_sasl and self.mechanism is None:
             raise ConfigError(f"{self.protocol} needs a sasl.mechanism, such as SCRAM-SHA-256")
+        if self.mechanism is not None and self.mechanism not in MECHANISMS:
+            known = ", ".join(MECHANISMS)
+            raise ConfigError(f"sasl.mechanism is {self.mechanism}; it must be one of {known}")
+        if self.mechanism == OAUTHBEARER and self.tokens is None:
+            raise ConfigError(f"OAUTHBEARER needs {URL_NAME}")
         if not self.uses_sasl and self.mechanism is not None:
             raise ConfigError(
                 f"sasl.mechanism is {self.mechanism}, but security.protocol is {self.protocol}; "
                 "set it to SASL_SSL or SASL_PLAINTEXT"
             )
-        if not self.uses_tls and (self.ca_location or self.certificate_location):
+        files = (self.ca_location, self.ca_certificates, self.certificate_location)
+        if not self.uses_tls and any(files):
             raise ConfigError(
                 f"ssl.* is set, but security.protocol is {self.protocol}; set it to SSL or SASL_SSL"
             )
@@ -112,64 +191,208 @@ class Security:
     def uses_sasl(self) -> bool:
         return self.protocol.startswith("SASL")
 
+    # For our own client
+
     def tls_context(self) -> ssl.SSLContext:
-        """Raises `ConfigError` for files that are not there, or not PEM."""
+        """Reads the files, so a new connection has new certificates.
+
+        Raises `ConfigError` for files that are not there, or not PEM.
+        """
+        location, is_directory = self.ca_location, False
+        if location is not None:
+            is_directory = Path(location).is_dir()
         try:
             context = ssl.create_default_context(
-                cafile=self.ca_location, cadata=self.ca_certificates
+                cafile=None if is_directory else location,
+                capath=location if is_directory else None,
+                cadata=self.ca_certificates,
             )
         except OSError as error:
-            raise ConfigError(
-                f"ssl.ca.location {self.ca_location or '(inline)'}: {error}"
-            ) from error
-        context.check_hostname = self.checks_hostname
-        if self.certificate_location is not None:
-            try:
-                context.load_cert_chain(
-                    self.certificate_location, self.key_location, self.key_password
-                )
-            except OSError as error:
-                raise ConfigError(
-                    f"ssl.certificate.location {self.certificate_location}, ssl.key.location "
-                    f"{self.key_location}: {error}"
-                ) from error
+            raise ConfigError(f"ssl.ca.location {location or '(inline)'}: {error}") from error
+        context.check_hostname = self.checks_hostname and self.checks_certificate
+        if not self.checks_certificate:
+            context.verify_mode = ssl.CERT_NONE
+        if self.certificate is not None or self.certificate_location is not None:
+            self._load_certificate(context)
         return context
 
-    def sasl_mechanism(self, host: str) -> Any:
-        """A new exchange of credentials: kafka-python's `SaslMechanism`."""
-        try:
-            from kafka.net.sasl import SASL_MECHANISMS
-        except ImportError:
-            raise ConfigError("SASL needs kafka-python: pip install 'millstream[sasl]'") from None
-        if self.mechanism not in SASL_MECHANISMS:
-            known = ", ".join(sorted(SASL_MECHANISMS))
-            raise ConfigError(f"sasl.mechanism is {self.mechanism}; it must be one of {known}")
-        return SASL_MECHANISMS[self.mechanism](
-            host=host,
-            security_protocol=self.protocol,
-            sasl_mechanism=self.mechanism,
-            sasl_plain_username=self.username or "",
-            sasl_plain_password=self.password or "",
+    def _load_certificate(self, context: ssl.SSLContext) -> None:
+        with (
+            _as_file(self.certificate, self.certificate_location) as certificate,
+            _as_file(self.key, self.key_location) as key,
+        ):
+            try:
+                # Without a password OpenSSL would ask for it on the terminal.
+                context.load_cert_chain(certificate or "", key, self.key_password or "")
+            except (OSError, ValueError) as error:
+                raise ConfigError(
+                    f"ssl.certificate.location {self.certificate_location or '(inline)'}, "
+                    f"ssl.key.location {self.key_location or '(inline)'}: {error}"
+                ) from error
+
+    def login(self) -> Login:
+        """A new exchange of credentials. Raises `OSError` if there is no token at the moment."""
+        assert self.mechanism is not None
+        return make_login(
+            self.mechanism,
+            username=self.username,
+            password=self.password,
+            token=None if self.tokens is None else self.tokens.token().text,
+            extensions=dict(self.extensions),
         )
 
+    # For others
 
-def _translated(settings: Mapping[str, str]) -> dict[str, str]:
-    """Translate Java's names."""
-    found = {}
-    trusted = settings.get("ssl.truststore.location")
-    if trusted is not None:
+    def librdkafka(self) -> dict[str, Any]:
+        """The same for librdkafka, whose tokens we fetch: `oauth_cb` is confluent-kafka's."""
+        found: dict[str, Any] = {"security.protocol": self.protocol}
+        if self.uses_tls:
+            key_location = self.key_location
+            if self.key is None and key_location is None:
+                key_location = self.certificate_location  # both in one file
+            found |= {
+                "ssl.ca.location": self.ca_location,
+                "ssl.ca.pem": self.ca_certificates,
+                "ssl.certificate.location": self.certificate_location,
+                "ssl.certificate.pem": self.certificate,
+                "ssl.key.location": key_location,
+                "ssl.key.pem": self.key,
+                "ssl.key.password": self.key_password,
+            }
+            if not self.checks_hostname:
+                found["ssl.endpoint.identification.algorithm"] = "none"
+            if not self.checks_certificate:
+                found["enable.ssl.certificate.verification"] = "false"
+        if self.uses_sasl:
+            found |= {
+                "sasl.mechanism": self.mechanism,
+                "sasl.username": self.username,
+                "sasl.password": self.password,
+            }
+        if self.tokens is not None:
+            found["oauth_cb"] = self._token_for_librdkafka
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _token_for_librdkafka(self, _config: str) -> tuple[str, float, str, dict[str, str]]:
+        assert self.tokens is not None
+        token = self.tokens.token()
+        return token.text, token.expires_at, "", dict(self.extensions)
+
+    def options(self) -> dict[str, str]:
+        """The same as options of Spark's `format("millstream")`."""
+        found = {name: it for name, it in self.librdkafka().items() if name != "oauth_cb"}
+        if self.tokens is not None:
+            given = {
+                URL_NAME: self.tokens.url,
+                "sasl.oauthbearer.client.id": self.tokens.client_id,
+                "sasl.oauthbearer.client.secret": self.tokens.client_secret,
+                "sasl.oauthbearer.scope": self.tokens.scope,
+                "sasl.oauthbearer.extensions": ",".join(map("=".join, self.extensions)) or None,
+                "https.ca.location": self.tokens.ca_location,
+            }
+            found |= {name: it for name, it in given.items() if it is not None}
+        return {f"kafka.{name}": value for name, value in found.items()}
+
+    def java(self) -> dict[str, str]:
+        """The same for Java clients: Apache's tools, and (as `kafka.` options) Spark's connector.
+
+        Raises `ConfigError` for what Java cannot do.
+        """
+        found: dict[str, str | None] = {"security.protocol": self.protocol}
+        if self.uses_tls:
+            found |= self._java_stores()
+        if self.uses_sasl:
+            found |= {"sasl.mechanism": self.mechanism, "sasl.jaas.config": self._jaas()}
+        if self.tokens is not None:
+            handler = f"{_JAVA_MODULES}.oauthbearer.OAuthBearerLoginCallbackHandler"
+            found |= {"sasl.login.callback.handler.class": handler, URL_NAME: self.tokens.url}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _java_stores(self) -> dict[str, str | None]:
+        if not self.checks_certificate:
+            raise ConfigError(
+                "Java clients always check certificates: set ssl.ca.location instead of "
+                "enable.ssl.certificate.verification"
+            )
+        if self.key_location not in (None, self.certificate_location):
+            raise ConfigError(
+                "Java reads the key and the certificate from one file: join them, with cat, and "
+                "set ssl.certificate.location to it"
+            )
+        trusts = self.ca_location or self.ca_certificates
+        shows = self.certificate_location or self.certificate
+        return {
+            "ssl.truststore.type": "PEM" if trusts else None,
+            "ssl.truststore.location": self.ca_location,
+            "ssl.truststore.certificates": self.ca_certificates,
+            "ssl.keystore.type": "PEM" if shows else None,
+            "ssl.keystore.location": self.certificate_location,
+            "ssl.keystore.certificate.chain": self.certificate,
+            "ssl.keystore.key": self.key,
+            "ssl.key.password": self.key_password,
+            "ssl.endpoint.identification.algorithm": None if self.checks_hostname else "",
+        }
+
+    def _jaas(self) -> str:
+        if self.tokens is not None:
+            module = f"oauthbearer.{OAUTHBEARER_MODULE}"
+            options = {
+                "clientId": self.tokens.client_id,
+                "clientSecret": self.tokens.client_secret,
+                "scope": self.tokens.scope,
+                **{f"extension_{name}": value for name, value in self.extensions},
+            }
+        else:
+            module = f"plain.{PLAIN_MODULE}" if self.mechanism == PLAIN else f"scram.{SCRAM_MODULE}"
+            options = {"username": self.username, "password": self.password}
+        texts = (
+            f' {name}="{value.replace(chr(92), chr(92) * 2).replace(chr(34), chr(92) + chr(34))}"'
+            for name, value in options.items()
+            if value is not None
+        )
+        return f"{_JAVA_MODULES}.{module} required{''.join(texts)};"
+
+
+def is_security_setting(name: str) -> bool:
+    """Whether a client's setting is about security, known or not."""
+    return name.startswith(_PREFIXES) or name == "enable.ssl.certificate.verification"
+
+
+def security_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Those of a client's settings that are about security."""
+    return {name: value for name, value in settings.items() if is_security_setting(name)}
+
+
+def read_connection(path: Path) -> tuple[dict[str, str], str | None]:
+    """The security settings of a client's file, with librdkafka's names, and its brokers."""
+    settings = read_client_settings(path)
+    return standard_names(security_settings(settings)), settings.get(BOOTSTRAP_SERVERS)
+
+
+def refuse_unknown(name: str, prefix: str = "") -> None:
+    """Raises `ConfigError` for a setting that does not exist; `prefix` is that of the user's."""
+    if name in KNOWN:
+        return
+    if name in _INSTEAD or name.startswith("sasl.kerberos."):
+        instead = _INSTEAD.get(name, _INSTEAD["sasl.kerberos.service.name"])
+        raise ConfigError(f"{prefix}{name} is not supported; use {instead}")
+    close = get_close_matches(name, SETTINGS, n=1)
+    hint = f"did you mean {prefix}{close[0]}?" if close else f"known settings: {', '.join(KNOWN)}"
+    raise ConfigError(f"unknown setting {prefix}{name}; {hint}")
+
+
+def standard_names(settings: Mapping[str, str]) -> dict[str, str]:
+    """The same settings, with librdkafka's names only. Raises `ConfigError`."""
+    for name in settings:
+        refuse_unknown(name)
+    if "ssl.truststore.location" in settings or "ssl.truststore.certificates" in settings:
         _must_be_pem(settings, "ssl.truststore", "ssl.ca.location")
-        found["ssl.ca.location"] = trusted
-    if "ssl.truststore.certificates" in settings:
-        _must_be_pem(settings, "ssl.truststore", "ssl.ca.location")
-    store = settings.get("ssl.keystore.location")
-    if store is not None:
+    if "ssl.keystore.location" in settings or "ssl.keystore.key" in settings:
         _must_be_pem(settings, "ssl.keystore", "ssl.certificate.location and ssl.key.location")
-        found["ssl.certificate.location"] = store
-    jaas = settings.get("sasl.jaas.config")
-    if jaas is not None:
-        found |= _from_jaas(jaas)
-    return found
+    found = {_SAME.get(name, name): value for name, value in settings.items()}
+    if "sasl.jaas.config" in found:
+        found |= _from_jaas(found["sasl.jaas.config"])
+    return {name: value for name, value in found.items() if name in SETTINGS}
 
 
 def _must_be_pem(settings: Mapping[str, str], store: str, instead: str) -> None:
@@ -180,15 +403,71 @@ def _must_be_pem(settings: Mapping[str, str], store: str, instead: str) -> None:
 
 
 def _from_jaas(jaas: str) -> dict[str, str]:
-    config = parse_jaas(jaas)
-    if config.module not in _JAAS_MODULES:
+    parsed = parse_jaas(jaas)
+    instead = _JAAS_MECHANISMS.get(parsed.module)
+    if instead is None:
         raise ConfigError(
-            f"sasl.jaas.config uses {config.module}; only {' and '.join(_JAAS_MODULES)} are "
+            f"sasl.jaas.config uses {parsed.module}; only {', '.join(_JAAS_MECHANISMS)} are "
             "supported. Set sasl.username and sasl.password"
         )
-    if config.login is None:
-        raise ConfigError(
-            "sasl.jaas.config has no username and password; set sasl.username and sasl.password"
-        )
-    username, password = config.login
-    return {"sasl.username": username, "sasl.password": password}
+    options = parsed.options
+    if parsed.module == OAUTHBEARER_MODULE:
+        found = {
+            "sasl.oauthbearer.client.id": options.get("clientId"),
+            "sasl.oauthbearer.client.secret": options.get("clientSecret"),
+            "sasl.oauthbearer.scope": options.get("scope"),
+        }
+        return {name: value for name, value in found.items() if value is not None}
+    if parsed.login is None:
+        raise ConfigError(f"sasl.jaas.config has no username and password; set {instead}")
+    return {"sasl.username": parsed.login[0], "sasl.password": parsed.login[1]}
+
+
+def _tokens(settings: Mapping[str, str]) -> TokenSource | None:
+    url = settings.get(URL_NAME)
+    if url is None or settings.get("sasl.mechanism") != OAUTHBEARER:
+        return None
+    return TokenSource(
+        url,
+        settings.get("sasl.oauthbearer.client.id"),
+        settings.get("sasl.oauthbearer.client.secret"),
+        settings.get("sasl.oauthbearer.scope"),
+        settings.get("https.ca.location"),
+    )
+
+
+def _extensions(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = [it.partition("=") for it in text.split(",") if it.strip()]
+    if not all(name.strip() and equals for name, equals, _ in pairs):
+        raise ConfigError("sasl.oauthbearer.extensions: write name=value,name=value")
+    return tuple((name.strip(), value.strip()) for name, _, value in pairs)
+
+
+def _boolean(settings: Mapping[str, str], name: str) -> bool:
+    text = settings.get(name, "true").lower()
+    if text not in ("true", "false"):
+        raise ConfigError(f"{name} is {text!r}; it must be true or false")
+    return text == "true"
+
+
+def _pem(text: str | None) -> str | None:
+    r"""PEM of a line: properties files have it with \n, or with blanks, as Java allows."""
+    if text is None or "\n" in text.strip():
+        return text
+    head, _, rest = text.strip().replace("\\n", "\n").partition("-----\n")
+    return f"{head}-----\n{rest}\n" if rest else text
+
+
+@contextlib.contextmanager
+def _as_file(text: str | None, location: str | None) -> Iterator[str | None]:
+    """OpenSSL reads keys from files only: one that nobody else can read, for as long as needed."""
+    if text is None:
+        yield location
+        return
+    descriptor, path = tempfile.mkstemp(prefix="millstream-", suffix=".pem")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        yield path
+    finally:
+        Path(path).unlink()

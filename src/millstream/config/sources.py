@@ -16,11 +16,11 @@ the same prefix: there it is ignored.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from millstream.config.broker import BROKER_SETTINGS, BrokerConfig
+from millstream.config.properties import parse_properties
 from millstream.config.setting import text_of
 from millstream.errors import ConfigError
 
@@ -59,21 +59,6 @@ def read_file(path: Path) -> dict[str, str]:
         raise ConfigError(f"{path} is not TOML: {error}") from error
 
 
-def parse_properties(text: str) -> dict[str, str]:
-    """Java's properties: `name=value`, `#` comments, a backslash continues or escapes."""
-    values: dict[str, str] = {}
-    continued = re.sub(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t]*", r"\1", text)
-    for line in continued.splitlines():
-        line = line.strip()
-        if not line or line[0] in "#!":
-            continue
-        match = re.match(r"((?:\\.|[^\\=:\s])+)\s*[=:\s]?\s*(.*)", line)
-        if match is None:
-            raise ConfigError(f"not a setting: {line!r}. Write name=value")
-        values[_unescape(match[1])] = _unescape(match[2])
-    return values
-
-
 def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The settings among environment variables; others are ignored."""
     values: dict[str, str] = {}
@@ -106,15 +91,3 @@ def _flatten(prefix: str, table: Mapping[str, object]) -> Iterable[tuple[str, st
             yield from _flatten(f"{name}.", value)
         else:
             yield name, text_of(value)
-
-
-_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-
-def _unescape(text: str) -> str:
-    def replace(match: re.Match[str]) -> str:
-        if match[1]:
-            return chr(int(match[1], 16))
-        return _ESCAPES.get(match[2], match[2])
-
-    return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", replace, text)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 
 from millstream.client.cluster import Cluster, check
 from millstream.client.fetching import log_end_offset, log_start_offset
+from millstream.client.security import Security
 from millstream.client.topics import NewTopic, create_topics
 from millstream.errors import ConfigError, ErrorCode, MillstreamError
 from millstream.events.event import StoredEvent, decode_event, encode_event
@@ -49,7 +50,11 @@ class EventLog:
     """A topic whose records are events. One thread at a time."""
 
     def __init__(
-        self, bootstrap_servers: str, topic: str, *, security: Mapping[str, str] | None = None
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        *,
+        security: Security | Mapping[str, str] | None = None,
     ) -> None:
         self.topic = topic
         self.cluster = Cluster(bootstrap_servers, client_id="millstream-events", security=security)

@@ -34,6 +34,7 @@ from typing import Any, Generic
 
 from millstream.client.cluster import CoordinatorKind, check
 from millstream.client.producing import RawProducer
+from millstream.client.security import Security
 from millstream.client.transactions import commit_offsets
 from millstream.errors import ErrorCode
 from millstream.events.aggregate import Aggregate, Command, Refusal, State
@@ -63,7 +64,7 @@ class SingleWriter(Generic[State, Command]):
         partition: int,
         decode: Callable[[bytes], Command],
         transaction_timeout_ms: int = 10_000,
-        security: Mapping[str, str] | None = None,
+        security: Security | Mapping[str, str] | None = None,
     ) -> None:
         self._aggregate = aggregate
         self._decode = decode

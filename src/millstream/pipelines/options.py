@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
-from millstream.client.security import JAVA_SETTINGS as JAVA_SECURITY_SETTINGS
-from millstream.client.security import SETTINGS as SECURITY_SETTINGS
+from millstream.client.security import KNOWN as SECURITY_SETTINGS
 from millstream.client.security import Security
 from millstream.errors import ConfigError
 from millstream.pipelines.durations import duration_us
@@ -20,11 +19,6 @@ from millstream.pipelines.durations import duration_us
 _INSTEAD = {
     "kafka.ssl.truststore.password": "no password: kafka.ssl.ca.location is a PEM file",
     "kafka.ssl.keystore.password": "kafka.ssl.key.password",
-    "kafka.ssl.keystore.key": "kafka.ssl.key.location, a PEM file",
-    "kafka.ssl.keystore.certificate.chain": "kafka.ssl.certificate.location, a PEM file",
-    "kafka.ssl.protocol": "nothing: both sides agree on the newest they know",
-    "kafka.ssl.enabled.protocols": "nothing: both sides agree on the newest they know",
-    "kafka.sasl.login.callback.handler.class": "kafka.sasl.username and kafka.sasl.password",
     "kafka.sasl.kerberos.service.name": "another mechanism: Kerberos is not supported",
     "kafka.auto.offset.reset": "startingOffsets",
     "kafka.key.deserializer": "the columns key and value, which are bytes",
@@ -90,7 +84,7 @@ class GivenOptions:
     def security(self) -> Security:
         settings = {
             name: value
-            for name in (*SECURITY_SETTINGS, *JAVA_SECURITY_SETTINGS)
+            for name in SECURITY_SETTINGS
             if (value := self.get(f"kafka.{name}")) is not None
         }
         return Security.from_settings(settings)
@@ -98,7 +92,7 @@ class GivenOptions:
 
 def refuse_unknown(options: Mapping[str, str], known: tuple[str, ...]) -> None:
     """Raises `ConfigError`. Security options need not be among the known ones: all use them."""
-    secure = (f"kafka.{it}" for it in (*SECURITY_SETTINGS, *JAVA_SECURITY_SETTINGS))
+    secure = (f"kafka.{it}" for it in SECURITY_SETTINGS)
     by_lower = {name.lower(): name for name in (*known, *secure)}
     for name in options:
         lower = name.lower()

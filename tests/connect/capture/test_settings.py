@@ -95,3 +95,26 @@ def test_mistakes_in_a_file_name_the_file(tmp_path: Path, text: str, message: st
     with pytest.raises(ConfigError, match=message) as refused:
         load_settings(path)
     assert str(refused.value).startswith(str(path))
+
+
+def test_settings_file_of_a_client_gives_security_and_brokers(tmp_path: Path) -> None:
+    file = tmp_path / "shop.toml"
+    start = 'name = "a"\ndatabase = ""\ntables = ["a.b"]\n'
+    file.write_text(start + 'client_config = "client.properties"\n')
+    (tmp_path / "client.properties").write_text(
+        "bootstrap.servers=secure:9093\nsecurity.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n"
+        "sasl.jaas.config=x.PlainLoginModule required username=ann password=s3cret;\n"
+    )
+    found = load_settings(file)
+    assert found.broker == "secure:9093"
+    assert found.security == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "ann",
+        "sasl.password": "s3cret",
+    }
+    assert "s3cret" not in repr(found)
+    file.write_text(start + 'broker = "a:1"\n[security]\n"security.protocol" = "SSL"\n')
+    assert load_settings(file).security == {"security.protocol": "SSL"}
+    given = load_settings(file, tmp_path / "client.properties")
+    assert (given.broker, given.security) == ("a:1", found.security)

@@ -54,6 +54,33 @@ def test_file_is_read_with_its_defaults_and_overrides(tmp_path: Path) -> None:
     assert config.topics[0].dead_letters == "dlq.shop.public.orders"
 
 
+def test_settings_file_of_a_client_gives_security_and_brokers(tmp_path: Path) -> None:
+    path = tmp_path / "sink.toml"
+    path.write_text(
+        'name = "shop"\nto = "sqlite:///s.db"\nclient_config = "client.properties"\n'
+        '[topics.orders]\nkey = "id"\n[kafka]\n"sasl.username" = "bob"\n'
+    )
+    (tmp_path / "client.properties").write_text(
+        "bootstrap.servers=secure:9093\nacks=all\nsecurity.protocol=SASL_SSL\n"
+        "sasl.mechanism=PLAIN\nsasl.username=ann\nsasl.password=s3cret\n"
+    )
+    (tmp_path / "other.properties").write_text("security.protocol=SSL\n")
+    config = load_config(path)
+    assert config.broker == "secure:9093"
+    assert config.kafka == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "bob",
+        "sasl.password": "s3cret",
+    }
+    assert "s3cret" not in repr(config)
+    given = {"client_config": tmp_path / "other.properties", "broker": "b:2"}
+    other = load_config(path, given)
+    assert (other.broker, other.kafka) == ("b:2", {"security.protocol": "SSL"})
+    with pytest.raises(ConfigError, match="broker must be given"):
+        load_config(path, {"client_config": tmp_path / "other.properties"})
+
+
 def test_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "sink.toml"
     path.write_text("name = ")

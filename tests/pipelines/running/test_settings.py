@@ -90,3 +90,50 @@ def test_what_is_required_is_asked_for_by_name(tmp_path: Path) -> None:
 def test_argument_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="setting chekpoint is not known; did you mean checkp"):
         load_settings(tmp_path, {}, {"chekpoint": "x"})
+
+
+CLIENT = (
+    "bootstrap.servers=secure:9093\nlinger.ms=5\nsecurity.protocol=SASL_SSL\n"
+    "sasl.mechanism=PLAIN\nsasl.jaas.config=x.PlainLoginModule required username=ann "
+    "password=s3cret;\n"
+)
+
+
+def test_settings_file_of_a_client_gives_security_and_brokers(tmp_path: Path) -> None:
+    (tmp_path / "client.properties").write_text(CLIENT)
+    write(tmp_path, 'client_config = "client.properties"\n')
+    found = load_settings(tmp_path, {})
+    assert found.kafka_options() == {
+        "kafka.bootstrap.servers": "secure:9093",
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.username": "ann",
+        "kafka.sasl.password": "s3cret",
+    }
+    assert "s3cret" not in repr(found)
+    write(
+        tmp_path,
+        'client_config = "client.properties"\nbroker = "a:1"\n[kafka.sasl]\nusername = "bob"',
+    )
+    found = load_settings(tmp_path, {})
+    assert (found.broker, found.kafka["sasl.username"]) == ("a:1", "bob")
+
+
+def test_settings_file_in_the_environment_or_an_argument_replaces_the_others(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, '[kafka]\n"security.protocol" = "SSL"\n"ssl.ca.location" = "/ca.pem"\n')
+    (tmp_path / "client.properties").write_text(CLIENT)
+    (tmp_path / "other.properties").write_text("security.protocol=SSL\n")
+    environment = {"MILLSTREAM_CLIENT_CONFIG": f"{tmp_path}/client.properties"}
+    found = load_settings(tmp_path, environment)
+    assert (found.broker, found.kafka["security.protocol"]) == ("secure:9093", "SASL_SSL")
+    assert "ssl.ca.location" not in found.kafka
+    found = load_settings(
+        tmp_path,
+        environment | {"MILLSTREAM_BOOTSTRAP_SERVERS": "b:2"},
+        {"client_config": tmp_path / "other.properties"},
+    )
+    assert (found.broker, found.kafka) == ("b:2", {"security.protocol": "SSL"})
+    with pytest.raises(ConfigError, match=r"cannot read the settings in .*missing"):
+        load_settings(tmp_path, {}, {"client_config": tmp_path / "missing"})

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from millstream.client.schema_registry import RegistrySettings
-from millstream.client.security import SETTINGS as SECURITY_SETTINGS
+from millstream.client.security import KNOWN as SECURITY_SETTINGS
+from millstream.client.security import read_connection
 from millstream.connect.capture.envelope import EnvelopeSettings
 from millstream.errors import ConfigError
 from millstream.records.compression import Compression
@@ -31,7 +32,7 @@ class CaptureSettings:
     database: str  # a libpq URL or connection string
     tables: Sequence[str]  # schema.table, with * and ? as wildcards; !schema.table excludes
     broker: str = "127.0.0.1:9092"
-    security: Mapping[str, str] = field(default_factory=dict)
+    security: Mapping[str, str] = field(default_factory=dict, repr=False)
     slot: str = ""  # default: millstream_<name>
     publication: str = ""  # default: millstream_<name>
     manage_publication: bool = True  # create it, and add tables; else it must be there
@@ -159,13 +160,16 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def load_settings(path: Path) -> CaptureSettings:
-    """Settings from a TOML file; `${NAME}` in a value is replaced from the environment."""
+def load_settings(path: Path, client_config: Path | None = None) -> CaptureSettings:
+    """Settings from a TOML file; `${NAME}` in a value is replaced from the environment.
+
+    `client_config`, here or in the file, names the settings of a Kafka client.
+    """
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: {error}") from None
-    known = {it.name for it in fields(CaptureSettings)}
+    known = {it.name for it in fields(CaptureSettings)} | {"client_config"}
     for name in given:
         if name not in known:
             raise ConfigError(f"{path}: unknown setting {name}; known: {', '.join(sorted(known))}")
@@ -175,10 +179,26 @@ def load_settings(path: Path) -> CaptureSettings:
     for name in given.get("security", {}):
         if name not in SECURITY_SETTINGS:
             raise ConfigError(f"{path}: unknown setting security.{name}")
+    given = {name: _expand(value, path) for name, value in given.items()}
+    if client_config is not None:
+        given.pop("security", None)
+        given["client_config"] = str(client_config.absolute())
+    _take_client_config(given, path.parent)
     try:
-        return CaptureSettings(**{name: _expand(value, path) for name, value in given.items()})
+        return CaptureSettings(**given)
     except (ConfigError, TypeError) as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def _take_client_config(given: dict[str, Any], directory: Path) -> None:
+    """The security settings of a client's file, and its brokers unless others are named."""
+    file = given.pop("client_config", None)
+    if file is None:
+        return
+    security, broker = read_connection(directory / Path(str(file)).expanduser())
+    given["security"] = security | given.get("security", {})
+    if broker is not None:
+        given.setdefault("broker", broker)
 
 
 def _expand(value: Any, path: Path) -> Any:

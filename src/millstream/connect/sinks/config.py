@@ -7,6 +7,7 @@
     bad_records = "deadletter"               # or "drop" or "fail"; also per topic
     registry = "http://127.0.0.1:8081"       # a schema registry, if records are Avro
     registry_user_info = "user:password"
+    client_config = "client.properties"      # a Kafka client's settings; relative to this file
     pause_seconds = 10                       # between writes; default: 0, for Delta and Parquet 10
 
     [topics."shop.public.orders"]
@@ -17,7 +18,7 @@
     stored = ["price"]                       # of a search index: returned with it
     dead_letters = "dlq.orders"              # default: dlq. and the topic's name
 
-    [kafka]                                  # a Kafka client's security settings
+    [kafka]                                  # its security settings, instead or besides
     "security.protocol" = "SASL_SSL"
 
 An unknown name is an error that suggests the nearest.
@@ -34,7 +35,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from millstream.client.schema_registry import RegistrySettings, parse_urls
-from millstream.client.security import SETTINGS as SECURITY_SETTINGS
+from millstream.client.security import KNOWN as SECURITY_SETTINGS
+from millstream.client.security import read_connection, standard_names
 from millstream.connect.dead_letters import DEAD_LETTER_PREFIX
 from millstream.connect.sinks.changes import Format, check_format
 from millstream.errors import ConfigError
@@ -43,7 +45,7 @@ BAD_RECORDS = ("deadletter", "drop", "fail")
 PATIENCE_SECONDS = 300.0
 _NAMES = (
     "name", "broker", "to", "format", "bad_records", "registry", "registry_user_info",
-    "pause_seconds", "patience_seconds", "topics", "kafka",
+    "pause_seconds", "patience_seconds", "topics", "kafka", "client_config",
 )  # fmt: skip
 _TOPIC_NAMES = (
     "table", "key", "columns", "fields", "stored", "format", "bad_records", "dead_letters",
@@ -91,7 +93,7 @@ class SinkConfig:
     to: str
     topics: tuple[TopicConfig, ...]
     patience_seconds: float = PATIENCE_SECONDS  # how long a broker or target is waited for
-    kafka: Mapping[str, str] = field(default_factory=dict)
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     registry: RegistrySettings | None = None
     pause_seconds: float | None = None  # between writes; None: what the kind of target needs
 
@@ -117,20 +119,24 @@ def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> SinkC
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
-    given |= {name: it for name, it in (overrides or {}).items() if it is not None}
-    return parse_config(given, str(path))
+    given_here = {name: it for name, it in (overrides or {}).items() if it is not None}
+    if "client_config" in given_here:
+        given.pop("kafka", None)
+        given.pop("client_config", None)
+    return parse_config(given | given_here, str(path), path.parent)
 
 
-def parse_config(given: Mapping[str, Any], where: str = "sink") -> SinkConfig:
+def parse_config(
+    given: Mapping[str, Any], where: str = "sink", directory: Path = Path()
+) -> SinkConfig:
     refuse_unknown(given, _NAMES, where)
+    given = _with_client_config(given, where, directory)
     missing = [name for name in ("name", "broker", "to", "topics") if not given.get(name)]
     if missing:
         raise ConfigError(f"{where}: {', '.join(missing)} must be given")
     for name in ("name", "broker", "to"):
         if not isinstance(given[name], str):
             raise ConfigError(f"{where}: {name} must be a string")
-    kafka = given.get("kafka", {})
-    refuse_unknown(kafka, SECURITY_SETTINGS, f"{where}: [kafka]")
     topics = given["topics"]
     if not isinstance(topics, Mapping) or not all(
         isinstance(it, Mapping) for it in topics.values()
@@ -144,10 +150,24 @@ def parse_config(given: Mapping[str, Any], where: str = "sink") -> SinkConfig:
         to=given["to"],
         topics=tuple(_parse_topic(name, shared | dict(it), where) for name, it in topics.items()),
         patience_seconds=_seconds(given, "patience_seconds", where, PATIENCE_SECONDS),
-        kafka={name: str(it) for name, it in kafka.items()},
+        kafka=given["kafka"],
         registry=_registry(given, where),
         pause_seconds=pause,
     )
+
+
+def _with_client_config(given: Mapping[str, Any], where: str, directory: Path) -> dict[str, Any]:
+    """With `kafka` in librdkafka's names, and `broker`, also from the settings file of a client."""
+    kafka = given.get("kafka", {})
+    refuse_unknown(kafka, SECURITY_SETTINGS, f"{where}: [kafka]")
+    kafka = standard_names({name: str(it) for name, it in kafka.items()})
+    file = given.get("client_config")
+    if file is None:
+        return {**given, "kafka": kafka}
+    if not isinstance(file, str | Path):
+        raise ConfigError(f"{where}: client_config must be a string")
+    found, broker = read_connection(directory / Path(file).expanduser())
+    return {"broker": broker, **given, "kafka": found | kafka}
 
 
 def _seconds(given: Mapping[str, Any], name: str, where: str, default: float = 0.0) -> float:

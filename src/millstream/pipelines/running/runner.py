@@ -92,7 +92,8 @@ def embedded_broker(settings: Settings) -> Iterator[Settings]:
     settings.broker_data.mkdir(parents=True, exist_ok=True)
     with start_broker(settings.broker_data) as broker:
         created = True if settings.create_topics is None else settings.create_topics
-        yield replace(settings, broker=broker.bootstrap_servers, create_topics=created)
+        # Settings of another cluster's clients are not for this one.
+        yield replace(settings, broker=broker.bootstrap_servers, create_topics=created, kafka={})
 
 
 def start_broker(data: Path) -> Broker:

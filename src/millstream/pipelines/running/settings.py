@@ -12,7 +12,9 @@ Later sources win over earlier ones:
     home = ".millstream"                    # our own files; relative to this file
     spark_shortcuts = false                 # plain Spark (see session.py); default: true
 
-    [kafka]                                 # a Kafka client's security settings
+    client_config = "client.properties"     # a Kafka client's settings; relative to this file
+
+    [kafka]                                 # its security settings, instead or besides
     "security.protocol" = "SASL_SSL"
 
     [spark]                                 # settings of the session that `millstream run` creates
@@ -31,7 +33,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from millstream.client.security import SETTINGS as SECURITY_SETTINGS
+from millstream.client.security import KNOWN as SECURITY_SETTINGS
+from millstream.client.security import read_connection, standard_names
 from millstream.errors import ConfigError
 
 FILE_NAME = "millstream.toml"
@@ -46,9 +49,10 @@ VARIABLES = {
     "master": "MILLSTREAM_MASTER",
     "trigger": "MILLSTREAM_TRIGGER",
 }
+CLIENT_CONFIG_VARIABLE = "MILLSTREAM_CLIENT_CONFIG"
 SHORTCUTS_VARIABLE = "MILLSTREAM_SPARK_SHORTCUTS"
 FLAGS = ("create_topics", "spark_shortcuts")
-NAMES = (*VARIABLES, *FLAGS, "kafka", "spark")
+NAMES = (*VARIABLES, *FLAGS, "client_config", "kafka", "spark")
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Settings:
     master: str = "local[*]"
     create_topics: bool | None = None
     spark_shortcuts: bool = True
-    kafka: Mapping[str, str] = field(default_factory=dict)
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     spark: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -116,6 +120,7 @@ def load_settings(
     directory = directory or Path.cwd()
     environment = os.environ if environment is None else environment
     values = read_settings_file(directory / FILE_NAME)
+    _take_client_config(values, directory)
     values |= {
         name: environment[variable]
         for name, variable in VARIABLES.items()
@@ -125,9 +130,29 @@ def load_settings(
         values["spark_shortcuts"] = shortcuts_in(environment)
     given = {name: value for name, value in (overrides or {}).items() if value is not None}
     _refuse_unknown(given, NAMES, "setting")
+    if "client_config" not in given and environment.get(CLIENT_CONFIG_VARIABLE):
+        given["client_config"] = environment[CLIENT_CONFIG_VARIABLE]
+    if "client_config" in given:
+        values.pop("kafka", None)
+        values.pop("client_broker", None)
+        _take_client_config(given, Path.cwd())
     values |= given
+    values.setdefault("broker", values.pop("client_broker", None))
+    values.pop("client_broker", None)
     home = Path(str(values.pop("home", HOME_DEFAULT))).expanduser()
     return Settings(home=(directory / home).resolve(), **values)
+
+
+def _take_client_config(values: dict[str, Any], directory: Path) -> None:
+    """Replace the name of a client's settings file by its security settings, and by its brokers,
+    which count unless others are named. Settings in `kafka` override those of the file."""
+    kafka = standard_names(values.get("kafka", {}))
+    file = values.pop("client_config", None)
+    if file is not None:
+        found, values["client_broker"] = read_connection(directory / Path(file).expanduser())
+        kafka = found | kafka
+    if kafka:
+        values["kafka"] = kafka
 
 
 def shortcuts_in(environment: Mapping[str, str]) -> bool:
@@ -159,7 +184,7 @@ def read_settings_file(path: Path) -> dict[str, Any]:
             for name, value in content["spark"].items()
         }
     _refuse_unknown(content.get("kafka", {}), SECURITY_SETTINGS, f"{path.name}: [kafka]")
-    for name in VARIABLES:
+    for name in (*VARIABLES, "client_config"):
         if name in content and not isinstance(content[name], str):
             raise ConfigError(f'{path.name}: {name} must be a text: {name} = "..."')
     for name in FLAGS:
