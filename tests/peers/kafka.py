@@ -20,14 +20,18 @@ JVM_OPTIONS = [
 
 
 def start_kafka(
-    directory: Path, settings: Mapping[str, str], *, more_listeners: Sequence[str] = ()
+    directory: Path,
+    settings: Mapping[str, str],
+    *,
+    more_listeners: Sequence[str] = (),
+    port: int | None = None,
 ) -> Server:
     """Format `directory/data` (unless it is formatted) and start a broker on it.
 
-    `more_listeners` are like `SSL://127.0.0.1:9093`, beside the plain one.
+    `more_listeners` are like `SSL://127.0.0.1:9093`, beside the plain one on `port`.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    port, controller_port = free_port(), free_port()
+    port, controller_port = port or free_port(), free_port()
     properties = directory / "server.properties"
     text = kafka_properties(directory / "data", port, controller_port, settings)
     for listener in more_listeners:
