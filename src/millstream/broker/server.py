@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import gc
 import logging
-import os
 import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +36,7 @@ from millstream.broker.metadata.store import MetadataLog, OpenMetadata, registra
 from millstream.broker.metadata.topics import TopicManager
 from millstream.broker.network.connection import ConnectionLimits
 from millstream.broker.network.connections import Connections
+from millstream.broker.network.listener import Listener
 from millstream.broker.peers.peers import Peers
 from millstream.broker.replicas.fetch_sessions import FetchSessionCache
 from millstream.broker.replicas.flushing import Flusher
@@ -50,7 +49,7 @@ from millstream.broker.turn import Turn
 from millstream.clock import Clock, SystemClock
 from millstream.config.broker import BrokerConfig, Endpoint
 from millstream.coordination.cluster_records import BrokerEndpoint
-from millstream.errors import ApiError, ErrorCode, MillstreamError
+from millstream.errors import ApiError, ConfigError, ErrorCode, MillstreamError
 from millstream.storage.directories import LogDirectories
 from millstream.storage.directory import LogDirectory
 from millstream.storage.filesystem import FileSystem
@@ -59,6 +58,7 @@ from millstream.storage.log import Log
 if TYPE_CHECKING:
     from millstream.broker.cluster.joining import ZooKeeperCluster
     from millstream.broker.counters import Counters
+    from millstream.broker.security.tls import TlsListener
     from millstream.broker.sharing.partitions import SharePartitions
 
 logger = logging.getLogger("millstream.server")
@@ -108,7 +108,7 @@ class BrokerServer:
         self.id = config.id
         self.metadata_cache = MetadataCache()
         self._executor = ThreadPoolExecutor(COLD_READ_THREADS, "millstream-cold-read")
-        self._listeners: list[tuple[Endpoint, asyncio.Server]] = []
+        self._listeners: list[Listener] = []
         self._share_partitions: SharePartitions | None = None
         self._counters: Counters | None = None
         self._full_directories: set[LogDirectory] = set()
@@ -134,7 +134,7 @@ class BrokerServer:
     def listening_ports(self) -> dict[str, int]:
         """The port of each listener that is this broker's own."""
         own = self._listeners[: len(self.config.endpoints)]
-        return {it.listener: server.sockets[0].getsockname()[1] for it, server in own}
+        return {it.endpoint.listener: it.port for it in own}
 
     @property
     def bootstrap_servers(self) -> str:
@@ -172,8 +172,8 @@ class BrokerServer:
         if not self.directories.clean:
             # It forgets what was lost, before others can write something else to that place.
             await self.coordinators.share_state_loaded()
-        for endpoint, server in self._listeners:
-            await self._accept(endpoint, server)
+        for listener in self._listeners:
+            listener.start()
         if self.metadata.has_controller:
             self._undo.push_async_callback(self._hand_over)
 
@@ -363,46 +363,42 @@ class BrokerServer:
         """Open the listeners without accepting; returns the advertised addresses."""
         told = self.config.advertised_endpoints
         endpoints = []
-        self._undo.push_async_callback(self._close_listeners)
+        self._undo.callback(self._close_listeners)
         for endpoint in self.config.endpoints:
-            server = await self._listen(endpoint)
-            self._listeners.append((endpoint, server))
-            bound_port = server.sockets[0].getsockname()[1]
+            listener = await self._listen(endpoint)
             advertised = told[endpoint.listener]
             endpoints.append(
                 BrokerEndpoint(
                     endpoint.listener,
                     _reachable_host(advertised.host),
-                    advertised.port or bound_port,
+                    advertised.port or listener.port,
+                    self.config.listener_protocols[endpoint.listener],
                 )
             )
         for endpoint in self._shared_listeners:
-            self._listeners.append((endpoint, await self._listen(endpoint, is_shared=True)))
+            await self._listen(endpoint, is_shared=True)
         return endpoints
 
-    async def _listen(self, endpoint: Endpoint, *, is_shared: bool = False) -> asyncio.Server:
-        try:
-            return await self.loop.create_server(
-                lambda: self.connections.accept(endpoint.listener),
-                endpoint.host or None,
-                endpoint.port,
-                backlog=self.config.socket_listen_backlog_size,
-                reuse_address=True,
-                reuse_port=is_shared,
-                start_serving=False,
-            )
-        except OSError as error:
-            raise _cannot_listen(endpoint, error.strerror or str(error)) from error
+    async def _listen(self, endpoint: Endpoint, *, is_shared: bool = False) -> Listener:
+        listener = Listener(
+            self.connections,
+            endpoint,
+            tls=self._tls_of(endpoint.listener),
+            is_shared=is_shared,
+        )
+        await listener.bind()
+        self._listeners.append(listener)
+        return listener
 
-    async def _accept(self, endpoint: Endpoint, server: asyncio.Server) -> None:
-        """Another process may have bound the port as we did; the first that listens has it."""
-        try:
-            await server.start_serving()
-        except OSError as error:
-            raise _cannot_listen(endpoint, error.strerror or str(error)) from error
-        # uvloop raises nothing, but closes the socket.
-        if any(not bound or bound.fileno() < 0 for bound in server.sockets):
-            raise _cannot_listen(endpoint, os.strerror(errno.EADDRINUSE))
+    def _tls_of(self, listener: str) -> TlsListener | None:
+        """Imported only with TLS."""
+        if self.config.listener_protocols[listener].uses_sasl:
+            raise ConfigError(f"listener {listener}: SASL is not supported yet; use SSL")
+        if not self.config.listener_protocols[listener].uses_tls:
+            return None
+        from millstream.broker.security.tls import TlsListener
+
+        return TlsListener(listener, self.config.listener_settings(listener))
 
     async def _claim_leadership(self) -> None:
         """After an unclean stop offsets may be reused: a new leader epoch shows it to clients.
@@ -441,12 +437,12 @@ class BrokerServer:
                 error or "no answer from the metadata",
             )
 
-    async def _close_listeners(self) -> None:
-        for _, server in self._listeners:
-            server.close()
+    def _close_listeners(self) -> None:
+        for listener in self._listeners:
+            listener.close()
 
     async def _stop_serving(self) -> None:
-        await self._close_listeners()
+        self._close_listeners()
         self.connections.begin_close()
         if self._share_partitions is not None:
             await self._share_partitions.stop()
@@ -504,11 +500,6 @@ class BrokerServer:
 def _reachable_host(host: str) -> str:
     """The advertised host if the broker listens on every interface."""
     return socket.getfqdn() if host in ("", "0.0.0.0", "::") else host
-
-
-def _cannot_listen(endpoint: Endpoint, why: str) -> MillstreamError:
-    where = f"{endpoint.host or '*'}:{endpoint.port}"
-    return MillstreamError(f"cannot listen on {where} ({endpoint.listener}): {why}")
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

@@ -17,6 +17,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -34,6 +35,12 @@ from millstream.config.log import LogSettings
 from millstream.config.metrics import MetricsSettings
 from millstream.config.network import NetworkSettings
 from millstream.config.replication import ReplicationSettings, check_throttled_replicas
+from millstream.config.security import (
+    LISTENER_PREFIX,
+    SECURITY_SETTINGS,
+    SecuritySettings,
+    find_listener_setting,
+)
 from millstream.config.setting import (
     Mode,
     Setting,
@@ -45,6 +52,7 @@ from millstream.config.setting import (
 from millstream.config.topic import TopicConfig
 from millstream.config.transactions import TransactionSettings
 from millstream.errors import ConfigError
+from millstream.security.protocol import SecurityProtocol
 
 Derived = TypeVar("Derived", TopicConfig, GroupConfig)
 
@@ -82,6 +90,7 @@ class Endpoint(NamedTuple):
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class BrokerConfig(
     NetworkSettings,
+    SecuritySettings,
     ClusterSettings,
     LogSettings,
     GroupSettings,
@@ -96,6 +105,7 @@ class BrokerConfig(
     dynamic_default: Mapping[str, str] = field(default_factory=dict)
     dynamic_broker: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = field(default=())  # for the log, once, at start
+    of_listeners: Mapping[str, Any] = field(default_factory=dict)  # listener.name.*, parsed
 
     @classmethod
     def from_values(cls, values: Mapping[str, object] = _NOTHING) -> BrokerConfig:
@@ -104,7 +114,7 @@ class BrokerConfig(
         warnings: list[str] = []
         for name, value in values.items():
             text = text_of(value)
-            if name in BROKER_SETTINGS:
+            if name in BROKER_SETTINGS or name.startswith(LISTENER_PREFIX):
                 static[name] = text
                 continue
             warning = check_foreign(name, text)
@@ -143,6 +153,20 @@ class BrokerConfig(
         configured = self.queued_max_request_bytes
         return configured if configured >= 0 else QUEUED_REQUEST_BYTES_MAX
 
+    @cached_property
+    def connections_per_ip_overrides(self) -> Mapping[str, int]:
+        """max.connections.per.ip.overrides, by address."""
+        limits: dict[str, int] = {}
+        for entry in filter(None, map(str.strip, self.max_connections_per_ip_overrides.split(","))):
+            address, colon, limit = entry.rpartition(":")
+            if not (address and colon and limit.isdigit()):
+                raise ConfigError(
+                    f"Invalid value {entry} for configuration max.connections.per.ip.overrides: "
+                    "Expected address:number,address:number"
+                )
+            limits[address.strip("[]")] = int(limit)
+        return limits
+
     @property
     def log_directories(self) -> tuple[Path, ...]:
         return tuple(Path(path) for path in self.log_dirs or self.log_dir)
@@ -169,7 +193,42 @@ class BrokerConfig(
     @property
     def inter_broker_listener(self) -> str:
         """The name of the listener that brokers use among themselves."""
-        return (self.inter_broker_listener_name or self.endpoints[0].listener).upper()
+        if self.inter_broker_listener_name:
+            return self.inter_broker_listener_name.upper()
+        names = [endpoint.listener for endpoint in self.endpoints]
+        if "security.inter.broker.protocol" not in self.static:
+            return names[0]
+        wanted = SecurityProtocol[self.security_inter_broker_protocol]
+        protocols = self.listener_protocols
+        found = next((name for name in names if protocols.get(name) is wanted), None)
+        if found is None:
+            raise ConfigError(
+                f"security.inter.broker.protocol is {wanted.name}, but no listener has it: add "
+                "one, or set inter.broker.listener.name"
+            )
+        return found
+
+    @cached_property
+    def listener_protocols(self) -> Mapping[str, SecurityProtocol]:
+        """The security protocol by listener."""
+        return _parse_protocols(self.listener_security_protocol_map)
+
+    def listener_settings(self, listener: str, mechanism: str | None = None) -> SecuritySettings:
+        """TLS and authentication of a listener, or of one SASL mechanism there."""
+        prefix = f"{LISTENER_PREFIX}{listener.lower()}."
+        prefixes = [prefix] if mechanism is None else [f"{prefix}{mechanism.lower()}.", prefix]
+        values: dict[str, Any] = {}
+        for name in SECURITY_SETTINGS:
+            own = next((it + name for it in prefixes if it + name in self.of_listeners), None)
+            values[field_name(name)] = (
+                getattr(self, field_name(name)) if own is None else self.of_listeners[own]
+            )
+        if (
+            self.listener_protocols.get(listener) is SecurityProtocol.SASL_SSL
+            and f"{prefix}ssl.client.auth" not in self.of_listeners
+        ):
+            values["ssl_client_auth"] = "none"  # as in Kafka (KIP-684)
+        return SecuritySettings(**values)
 
     @property
     def metrics_address(self) -> tuple[str, int] | None:
@@ -227,6 +286,8 @@ class BrokerConfig(
             yield SourcedValue(name, self.dynamic_default[name], Source.DYNAMIC_DEFAULT_BROKER)
         if name in self.static:
             yield SourcedValue(name, self.static[name], Source.STATIC_BROKER)
+        if name.startswith(LISTENER_PREFIX):
+            return
         default = BROKER_SETTINGS[name].default_text
         if default is not None:
             yield SourcedValue(name, default, Source.DEFAULT)
@@ -240,6 +301,8 @@ GROUP_SETTINGS: Mapping[str, Setting] = settings_of(GroupConfig)
 def find(settings: Mapping[str, Setting], name: str) -> Setting:
     """The setting of that name. Raises `ConfigError` with a suggestion."""
     setting = settings.get(name)
+    if setting is None and settings is BROKER_SETTINGS and name.startswith(LISTENER_PREFIX):
+        return find_listener_setting(name).setting
     if setting is None:
         kinds = {id(TOPIC_SETTINGS): "topic", id(GROUP_SETTINGS): "group"}
         kind = kinds.get(id(settings), "broker")
@@ -333,7 +396,7 @@ _BOUNDED_BY_BROKER = (
 
 
 def _is_dynamic(name: str, per_broker: bool) -> bool:
-    mode = BROKER_SETTINGS[name].mode
+    mode = find(BROKER_SETTINGS, name).mode
     return mode is Mode.CLUSTER_WIDE or (per_broker and mode is Mode.PER_BROKER)
 
 
@@ -344,10 +407,16 @@ def _snapshot(
     warnings: tuple[str, ...],
 ) -> BrokerConfig:
     values: dict[str, Any] = {}
+    of_listeners: dict[str, Any] = {}
     for name, text in {**static, **cluster_default, **broker}.items():
-        values[field_name(name)] = find(BROKER_SETTINGS, name).parse(text)
+        value = find(BROKER_SETTINGS, name).parse(text)
+        if name.startswith(LISTENER_PREFIX):
+            of_listeners[name] = value
+        else:
+            values[field_name(name)] = value
     config = BrokerConfig(
         **values,
+        of_listeners=MappingProxyType(of_listeners),
         static=MappingProxyType(dict(static)),
         dynamic_default=MappingProxyType(dict(cluster_default)),
         dynamic_broker=MappingProxyType(dict(broker)),
@@ -371,7 +440,12 @@ def _check_together(config: BrokerConfig) -> None:
     names = [endpoint.listener for endpoint in config.endpoints]
     if len(set(names)) != len(names):
         raise ConfigError("Each listener must have a different name, listeners: " + ",".join(names))
-    _ = config.advertised_endpoints
+    _ = config.advertised_endpoints, config.connections_per_ip_overrides
+    if config.inter_broker_listener_name and "security.inter.broker.protocol" in config.static:
+        raise ConfigError(
+            "Only one of inter.broker.listener.name and security.inter.broker.protocol should be "
+            "set."
+        )
     _check_protocols(config, names)
     if config.inter_broker_listener not in names:
         raise ConfigError(
@@ -396,23 +470,33 @@ _ORDERED = (
 
 
 def _check_protocols(config: BrokerConfig, listeners: list[str]) -> None:
-    """Only PLAINTEXT is served: a listener meant to be secure must not open without security."""
-    protocols = dict(
-        entry.strip().partition(":")[::2]
-        for entry in config.listener_security_protocol_map.split(",")
-        if entry.strip()
-    )
     for name in listeners:
-        protocol = protocols.get(name)
-        if protocol is None:
+        if name not in config.listener_protocols:
             raise ConfigError(
-                f"listener {name} is not in listener.security.protocol.map: add {name}:PLAINTEXT"
+                f"listener {name} is not in listener.security.protocol.map: add {name}:PLAINTEXT, "
+                f"or {name}:SASL_SSL"
             )
-        if protocol != "PLAINTEXT":
+    for name in config.of_listeners:
+        listener = find_listener_setting(name).listener
+        if listener not in listeners and listener not in config.controller_listener_names:
             raise ConfigError(
-                f"listener {name} requires {protocol}, which is not supported yet: it would be "
-                "open to everyone. Use PLAINTEXT on a private address"
+                f"{name}: there is no listener {listener} in listeners ({', '.join(listeners)})"
             )
+
+
+def _parse_protocols(text: str) -> Mapping[str, SecurityProtocol]:
+    protocols: dict[str, SecurityProtocol] = {}
+    for entry in text.split(","):
+        if not entry.strip():
+            continue
+        listener, colon, protocol = (part.strip() for part in entry.partition(":"))
+        if not (listener and colon and protocol in SecurityProtocol.__members__):
+            raise ConfigError(
+                f"Invalid value {entry.strip()} for configuration listener.security.protocol.map: "
+                f"Expected NAME:PROTOCOL, with one of {', '.join(SecurityProtocol.__members__)}"
+            )
+        protocols[listener.upper()] = SecurityProtocol[protocol]
+    return MappingProxyType(protocols)
 
 
 def _parse_endpoints(setting: str, texts: tuple[str, ...]) -> tuple[Endpoint, ...]:

@@ -10,21 +10,20 @@ from __future__ import annotations
 from millstream.errors import ConfigError
 
 _NO_SECURITY = "security is not supported yet, and ignoring it would leave the broker open"
+_NO_CLASSES = "it is a Java class; ignoring it could leave the broker open"
+_NO_SASL = "this part of SASL is not supported, and ignoring it could leave the broker open"
 _NO_POLICIES = "policies are Java classes; ignoring one would let through what it forbids"
 
 # Refused: prefix or name -> reason.
 DANGEROUS = {
-    "ssl.": _NO_SECURITY,
-    "sasl.": _NO_SECURITY,
-    "listener.name.": _NO_SECURITY,
-    "security.inter.broker.protocol": _NO_SECURITY,
-    "security.providers": _NO_SECURITY,
+    "ssl.engine.factory.class": _NO_CLASSES,
+    "security.providers": _NO_CLASSES,
+    "sasl.": _NO_SASL,
     "authorizer.class.name": _NO_SECURITY,
     "allow.everyone.if.no.acl.found": _NO_SECURITY,
     "super.users": _NO_SECURITY,
     "principal.builder.class": _NO_SECURITY,
     "delegation.token.": _NO_SECURITY,
-    "connections.max.reauth.ms": _NO_SECURITY,
     "create.topic.policy.class.name": _NO_POLICIES,
     "alter.config.policy.class.name": _NO_POLICIES,
     "client.quota.callback.class": _NO_POLICIES,
@@ -32,9 +31,7 @@ DANGEROUS = {
 
 # Values of the above that have no effect.
 _HARMLESS_VALUES = {
-    "security.inter.broker.protocol": "PLAINTEXT",
     "authorizer.class.name": "",
-    "ssl.client.auth": "none",
 }
 
 _THREADS = "one event loop serves all connections"
@@ -45,6 +42,7 @@ _TIERED = "there is no tiered storage"
 _METRICS = "metrics reporters are Java classes"
 _STREAMS = "the streams group protocol is not served"
 _COORDINATOR = "coordinators run on the event loop and write at once"
+_OPENSSL = "TLS is OpenSSL's, and not Java's"
 _QUOTAS = "quotas are not supported yet"
 
 # Accepted without effect: prefix or name -> reason.
@@ -91,7 +89,12 @@ WITHOUT_EFFECT = {
     "share.coordinator.": _COORDINATOR,
     "add.partitions.to.txn.": _COORDINATOR,
     "quota.": _QUOTAS,
-    "connection.failed.authentication.delay.ms": "there is no authentication yet",
+    "ssl.provider": _OPENSSL,
+    "ssl.secure.random.implementation": _OPENSSL,
+    "ssl.keymanager.algorithm": _OPENSSL,
+    "ssl.trustmanager.algorithm": _OPENSSL,
+    "ssl.allow.dn.changes": "a new certificate may have another name",
+    "ssl.allow.san.changes": "a new certificate may have other names",
     "config.providers": "values are not interpreted",
     "log.initial.task.delay.ms": "background work starts when there is some",
     "server.max.startup.time.ms": "the broker starts at once",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from millstream.config.setting import INT_MAX, Mode, boolean, integer, long, string, strings
+from millstream.security.protocol import SecurityProtocol
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -27,8 +28,8 @@ class NetworkSettings:
         ("PLAINTEXT://127.0.0.1:9092",),
         importance="high",
         doc="Listeners, as NAME://host:port; an empty host: every interface, port 0: any free "
-        "port. (Kafka's default is every interface; Millstream's is localhost, because there is "
-        "no authentication.)",
+        "port. (Kafka's default is every interface; Millstream's is localhost, because PLAINTEXT "
+        "has no authentication.)",
     )
     advertised_listeners: tuple[str, ...] | None = strings(
         None,
@@ -38,7 +39,8 @@ class NetworkSettings:
     listener_security_protocol_map: str = string(
         "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
         importance="low",
-        doc="The security protocol of each listener name; only PLAINTEXT is supported.",
+        doc="The security protocol of each listener name: PLAINTEXT, SSL, SASL_PLAINTEXT or "
+        "SASL_SSL.",
     )
     controller_listener_names: tuple[str, ...] = strings(
         (),
@@ -48,6 +50,30 @@ class NetworkSettings:
     )
     inter_broker_listener_name: str | None = string(
         None, doc="The listener that other brokers use; by default, the first one of listeners."
+    )
+    security_inter_broker_protocol: str = string(
+        "PLAINTEXT",
+        options=tuple(SecurityProtocol.__members__),
+        doc="Without inter.broker.listener.name: brokers use the first listener with this "
+        "protocol, if it is set.",
+    )
+    connection_failed_authentication_delay_ms: int = integer(
+        100,
+        low=0,
+        importance="low",
+        doc="How long the answer to a failed authentication is delayed. It doubles with every "
+        "further failure from the same address, up to "
+        "millstream.failed.authentication.delay.max.ms.",
+    )
+    millstream_failed_authentication_delay_max_ms: int = integer(
+        10_000, low=0, ours=True, doc="The longest delay of a failed authentication's answer."
+    )
+    millstream_authentication_timeout_ms: int = integer(
+        10_000,
+        low=1,
+        ours=True,
+        doc="A connection whose TLS handshake, or whose authentication with SASL, is not complete "
+        "after this time is closed.",
     )
     max_connections: int = integer(
         INT_MAX,

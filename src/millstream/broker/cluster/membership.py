@@ -39,6 +39,7 @@ from millstream.broker.cluster.session import (
 from millstream.coordination.cluster_records import RegisterBrokerRecord
 from millstream.coordination.replication import controller as machine
 from millstream.errors import ApiError, MillstreamError
+from millstream.security.protocol import SecurityProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -265,7 +266,9 @@ def node_content(broker: RegisterBrokerRecord, now_ms: int) -> bytes:
             "host": first.host,
             "port": first.port,
             "endpoints": [f"{it.name}://{it.host}:{it.port}" for it in broker.endpoints],
-            "listener_security_protocol_map": {it.name: "PLAINTEXT" for it in broker.endpoints},
+            "listener_security_protocol_map": {
+                it.name: SecurityProtocol(it.security_protocol).name for it in broker.endpoints
+            },
             "rack": broker.rack,
             "jmx_port": -1,
             "timestamp": str(now_ms),

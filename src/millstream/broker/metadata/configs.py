@@ -213,19 +213,29 @@ class ConfigManager:
             )
 
     def _describe_this_broker(self) -> Iterator[DescribedSetting]:
-        for name, setting in BROKER_SETTINGS.items():
+        for name, setting in self._settings_of_this_broker():
             values = [source for alias in _aliases(name) for source in self.current.sources(alias)]
             own = [source for source in values if source.name == name]
-            value = setting.format(getattr(self.current, name.replace(".", "_")))
+            if name in BROKER_SETTINGS:
+                value = setting.format(getattr(self.current, name.replace(".", "_")))
+            else:
+                value = own[0].value
             source = (own or values)[0].source if own or values else Source.DEFAULT
             read_only = setting.mode is Mode.READ_ONLY
             yield DescribedSetting(setting, value, source, read_only, tuple(values))
+
+    def _settings_of_this_broker(self) -> Iterator[tuple[str, Setting]]:
+        """All that a broker has, and what was set for one of its listeners."""
+        yield from BROKER_SETTINGS.items()
+        for name in sorted(self.current.of_listeners):
+            yield name, find(BROKER_SETTINGS, name)
 
     def _describe_cluster_default(self) -> Iterator[DescribedSetting]:
         for name, value in sorted(self.current.dynamic_default.items()):
             source = Source.DYNAMIC_DEFAULT_BROKER
             synonyms = (SourcedValue(name, value, source),)
-            yield DescribedSetting(BROKER_SETTINGS[name], value, source, False, synonyms)
+            setting = find(BROKER_SETTINGS, name)
+            yield DescribedSetting(setting, value, source, False, synonyms)
 
     # Changing
 

@@ -125,11 +125,14 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
-        peer = transport.get_extra_info("peername")
-        self.client_host = peer[0] if isinstance(peer, tuple) else "local"
-        self._transport.set_write_buffer_limits(high=0)
+        if not self.client_host:
+            peer = transport.get_extra_info("peername")
+            self.client_host = peer[0] if isinstance(peer, tuple) else "local"
+        self._uses_tls = transport.get_extra_info("ssl_object") is not None
+        # TLS transports pause at their limit and not beyond it.
+        self._transport.set_write_buffer_limits(high=1 if self._uses_tls else 0)
         socket = transport.get_extra_info("socket")
-        if socket is not None:
+        if socket is not None and not self._uses_tls:
             self._socket_fd = socket.fileno()
             self._client.takes_files = True
         self.last_active = self._loop.time()

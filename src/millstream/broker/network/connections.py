@@ -46,6 +46,8 @@ class Connections:
         self.on_close: list[Callable[[int], None]] = []  # called with the id of a closed connection
         self._ids = itertools.count()
         self._open: set[Connection] = set()
+        self._expected: set[Connection] = set()  # accepted; their handshakes are under way
+        self.failed_handshakes = 0  # of TLS
         self._per_host: Counter[str] = Counter()
         self.tasks = Tasks(services.loop)
         self._is_closing = False
@@ -57,30 +59,51 @@ class Connections:
         """The protocol for a connection that is about to be made."""
         return Connection(self, listener, next(self._ids))
 
-    def admit(self, connection: Connection) -> bool:
-        """Whether to accept a new connection; logs the reason if not."""
+    def expect(self, connection: Connection) -> bool:
+        """Whether to accept a new connection, before its handshake; logs the reason if not."""
         host = connection.client_host
         if self._is_closing:
             return False
         config = self.services.config
-        if len(self._open) >= config.max_connections:
+        if len(self._open) + len(self._expected) >= config.max_connections:
             logger.warning("connection from %s refused: max.connections reached", host)
             return False
-        if self._per_host[host] >= config.max_connections_per_ip:
+        limit = config.connections_per_ip_overrides.get(host, config.max_connections_per_ip)
+        if self._per_host[host] >= limit:
             logger.warning("connection from %s refused: max.connections.per.ip reached", host)
             return False
-        self._open.add(connection)
+        self._expected.add(connection)
         self._per_host[host] += 1
+        return True
+
+    def expect_no_more(self, connection: Connection) -> None:
+        """The attempt to open a connection has ended, whether it is open or not."""
+        if connection in self._expected:
+            self._expected.remove(connection)
+            self._count_out(connection.client_host)
+
+    def admit(self, connection: Connection) -> bool:
+        """A connection is open: whether to keep it."""
+        if connection not in self._expected and not self.expect(connection):
+            return False
+        self._expected.remove(connection)
+        if self._is_closing:
+            self._count_out(connection.client_host)
+            return False
+        self._open.add(connection)
         return True
 
     def forget(self, connection: Connection) -> None:
         if connection in self._open:
             self._open.remove(connection)
-            self._per_host[connection.client_host] -= 1
-            if not self._per_host[connection.client_host]:
-                del self._per_host[connection.client_host]
+            self._count_out(connection.client_host)
             for callback in self.on_close:
                 callback(connection.id)
+
+    def _count_out(self, host: str) -> None:
+        self._per_host[host] -= 1
+        if not self._per_host[host]:
+            del self._per_host[host]
 
     def unsupported_version_answer(self) -> bytes:
         """The response to ApiVersions in a version that is not supported."""

@@ -26,6 +26,8 @@ from millstream.protocol.wire import Buffer, Piece
 if TYPE_CHECKING:
     from millstream.broker.turn import Turn
 
+# With TLS, what one write gives the socket is not counted while the client has not read it.
+TLS_WRITE_BYTES_MAX = 128 * 1024
 JOINED_WRITE_BYTES_MAX = 64 * 1024  # below this, copying pieces together beats a writev of many
 
 BUFFERS = (bytes, bytearray, memoryview)
@@ -80,6 +82,7 @@ class ResponseQueue(ABC):
         self._sent_at = 0.0  # loop time when that last changed
         self.is_closing = False
         self._socket_fd = -1
+        self._uses_tls = False
         self._transport: asyncio.Transport
 
     @abstractmethod
@@ -225,6 +228,11 @@ class ResponseQueue(ABC):
         """Write without joining. A range of a file is sent by the kernel as far as the socket takes
         it, and the transport sends the rest."""
         transport = self._transport
+        if self._uses_tls:  # there are no files: see `Client.takes_files`
+            for buffer in cast(list[Buffer], out):
+                for start in range(0, len(buffer), TLS_WRITE_BYTES_MAX):
+                    transport.write(memoryview(buffer)[start : start + TLS_WRITE_BYTES_MAX])
+            return
         buffers: list[Buffer] = []
         for piece in out:
             if isinstance(piece, BUFFERS):
