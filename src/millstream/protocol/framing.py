@@ -24,6 +24,7 @@ from millstream.errors import ProtocolError
 
 LENGTH_BYTES = 4
 SHARED_BUFFER_BYTES = 256 * 1024
+TLS_HANDSHAKE = 0x1603  # how a client of TLS begins: a handshake, version 3.x
 SCARCE_READ_BYTES = 16 * 1024  # received at once while readers keep too much
 
 _LENGTH = Struct(">i")
@@ -133,10 +134,7 @@ class FrameReader:
             return None
         (length,) = _LENGTH.unpack_from(self._data, position)
         if length < 0 or length > self._frame_bytes_max:
-            raise ProtocolError(
-                f"frame of {length} bytes exceeds the limit of {self._frame_bytes_max} "
-                "(socket.request.max.bytes)"
-            )
+            raise self._refusal(length)
         start = position + LENGTH_BYTES
         stop = start + length
         if stop > self._end:
@@ -144,6 +142,14 @@ class FrameReader:
             return None
         self._position = stop
         return self._data[start:stop]
+
+    def _refusal(self, length: int) -> ProtocolError:
+        if length >> 16 == TLS_HANDSHAKE:
+            return ProtocolError("the client speaks TLS, but the listener does not")
+        return ProtocolError(
+            f"frame of {length} bytes exceeds the limit of {self._frame_bytes_max} "
+            "(socket.request.max.bytes)"
+        )
 
     def hold(self) -> bool:
         """Copy frames that have not been taken, so that other readers can use the shared buffer.
