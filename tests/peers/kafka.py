@@ -25,6 +25,7 @@ def start_kafka(
     *,
     more_listeners: Sequence[str] = (),
     port: int | None = None,
+    jvm_options: Sequence[str] = (),
 ) -> Server:
     """Format `directory/data` (unless it is formatted) and start a broker on it.
 
@@ -37,7 +38,7 @@ def start_kafka(
     for listener in more_listeners:
         text = text.replace("\nlisteners=", f"\nlisteners={listener},")
     properties.write_text(text)
-    java = [java_command(), *JVM_OPTIONS, "-cp", classpath("kafka")]
+    java = [java_command(), *JVM_OPTIONS, *jvm_options, "-cp", classpath("kafka")]
     if not (directory / "data" / "meta.properties").exists():
         command = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]
         subprocess.run([*java, *command], check=True, capture_output=True)

@@ -10,17 +10,23 @@ The super user is `admin`; what others may do is told to the running broker thro
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import ssl
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import jwt
+from cryptography.hazmat.primitives.asymmetric import rsa
 from kio.serial.errors import OutOfBoundValue
 
 from millstream.protocol.messages import decode_response
-from tests.peers.certificates import Authority
+from millstream.security.certificates import make_authority
 from tests.peers.kafka import start_kafka
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import Server, free_port, start_millstream, wait_until_listening
@@ -32,12 +38,63 @@ AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 OAUTH_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+OAUTH_VALIDATOR = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
+SCRAM = {"SCRAM-SHA-256": (1, "sha256"), "SCRAM-SHA-512": (2, "sha512")}
 _MECHANISMS = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
 
 
 def password_of(user: str) -> str:
     """With characters that JAAS, URLs and shells care about."""
     return f"{user}'s-p%ss=w,rd"
+
+
+class Certificates:
+    """PEM files of an authority and of what it signed."""
+
+    def __init__(self, directory: Path, name: str = "authority") -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._made = make_authority(name, datetime.now(UTC))
+        self.authority = directory / f"{name}.pem"
+        self.authority.write_text(self._made.certificate)
+
+    def sign(self, name: str, *, host: str = "127.0.0.1", days: int = 30) -> Path:
+        """A key and its certificate, in one file; for -1 days, it has expired."""
+        store = self._directory / f"{name}.pem"
+        store.write_text(self._made.sign(name, datetime.now(UTC), hosts=[host], days=days).pem)
+        return store
+
+    def client_context(self, store: Path | None = None) -> ssl.SSLContext:
+        """Of a client who trusts this authority and shows, perhaps, a certificate."""
+        context = ssl.create_default_context(cafile=str(self.authority))
+        if store is not None:
+            context.load_cert_chain(store)
+        return context
+
+
+class TokenIssuer:
+    """Signs tokens for OAUTHBEARER; its public key is in a file."""
+
+    ISSUER, AUDIENCE, KEY_ID = "https://issuer.example", "brokers", "key-1"
+
+    def __init__(self, directory: Path) -> None:
+        self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        public = jwt.algorithms.RSAAlgorithm.to_jwk(self._key.public_key(), as_dict=True)
+        self.keys = directory / "jwks.json"
+        self.keys.write_text(json.dumps({"keys": [public | {"kid": self.KEY_ID, "use": "sig"}]}))
+
+    def token(self, user: str, *, seconds: float = 3600, **claims: Any) -> str:
+        """For a user, who may use it so long; a claim of None is left out."""
+        now = time.time()
+        said = {
+            "sub": user,
+            "iss": self.ISSUER,
+            "aud": self.AUDIENCE,
+            "iat": int(now),
+            "exp": int(now + seconds),
+        }
+        said = {name: value for name, value in (said | claims).items() if value is not None}
+        return jwt.encode(said, self._key, "RS256", headers={"kid": self.KEY_ID})
 
 
 class SaslRefused(Exception):
@@ -90,7 +147,8 @@ class Secured:
 
     server: Server
     ports: Mapping[str, int]
-    authority: Authority
+    certificates: Certificates
+    issuer: TokenIssuer
 
     @property
     def kind(self) -> str:
@@ -111,6 +169,29 @@ class Secured:
             raise
         return wire
 
+    def add_scram_user(self, user: str, *mechanisms: str) -> None:
+        """With the password of `password_of`, for these mechanisms, or for both."""
+        upsertions = []
+        for mechanism in mechanisms or tuple(SCRAM):
+            number, digest = SCRAM[mechanism]
+            salt = os.urandom(16)
+            salted = hashlib.pbkdf2_hmac(digest, password_of(user).encode(), salt, 4096)
+            upsertions.append(
+                {
+                    "name": user,
+                    "mechanism": number,
+                    "iterations": 4096,
+                    "salt": salt,
+                    "salted_password": salted,
+                }
+            )
+        with self.wire(ADMIN) as admin:
+            for upsertion in upsertions:  # Kafka takes each user once in a request
+                answer = admin.call(
+                    *("alter_user_scram_credentials", 0), deletions=(), upsertions=[upsertion]
+                )
+                assert answer.results[0].error_code == 0, answer
+
     def stop(self) -> int:
         return self.server.stop()
 
@@ -123,9 +204,10 @@ def start_secured(
 ) -> Secured:
     """Start it with users of PLAIN, whose passwords `password_of` tells."""
     directory.mkdir(parents=True, exist_ok=True)
-    authority = Authority(directory / "certificates")
+    certificates = Certificates(directory / "certificates")
+    issuer = TokenIssuer(directory)
     ports = {name: free_port() for name in LISTENERS}
-    common = secured_settings(authority, [ADMIN, *users]) | dict(settings or {})
+    common = secured_settings(certificates, issuer, [ADMIN, *users]) | dict(settings or {})
     listeners = [f"{name}://127.0.0.1:{port}" for name, port in ports.items()]
     if kind == "apache-kafka":
         controller = free_port()
@@ -135,6 +217,9 @@ def start_secured(
             | _apache_settings(common, controller)
             | {"listeners": ",".join([*listeners, f"CONTROLLER://127.0.0.1:{controller}"])},
             port=ports["PLAINTEXT"],
+            jvm_options=[
+                f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={issuer.keys.as_uri()}"
+            ],
         )
     else:
         server = start_millstream(
@@ -146,10 +231,12 @@ def start_secured(
     for port in ports.values():  # they open one after another
         door = replace(server, port=port)
         wait_until_listening(door, log, PATIENCE_SECONDS)
-    return Secured(server, ports, authority)
+    return Secured(server, ports, certificates, issuer)
 
 
-def secured_settings(authority: Authority, users: Sequence[str]) -> dict[str, str]:
+def secured_settings(
+    certificates: Certificates, issuer: TokenIssuer, users: Sequence[str]
+) -> dict[str, str]:
     """What both brokers understand."""
     plain = plain_jaas(users)
     settings = {
@@ -162,10 +249,16 @@ def secured_settings(authority: Authority, users: Sequence[str]) -> dict[str, st
         "sasl.mechanism.inter.broker.protocol": "PLAIN",
         "sasl.enabled.mechanisms": _MECHANISMS,
         "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(authority.sign("broker")),
+        "ssl.keystore.location": str(certificates.sign("broker")),
         "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(authority.certificate),
+        "ssl.truststore.location": str(certificates.authority),
         "listener.name.ssl.ssl.client.auth": "required",
+        "listener.name.sasl_ssl.sasl.enabled.mechanisms": f"{_MECHANISMS},OAUTHBEARER",
+        "listener.name.sasl_ssl.oauthbearer.sasl.jaas.config": f"{OAUTH_MODULE} required;",
+        "listener.name.sasl_ssl.oauthbearer.sasl.server.callback.handler.class": OAUTH_VALIDATOR,
+        "sasl.oauthbearer.jwks.endpoint.url": issuer.keys.as_uri(),
+        "sasl.oauthbearer.expected.audience": issuer.AUDIENCE,
+        "sasl.oauthbearer.expected.issuer": issuer.ISSUER,
     }
     for listener in ("sasl_plaintext", "sasl_ssl"):
         prefix = f"listener.name.{listener}"
