@@ -71,6 +71,7 @@ COMMANDS = {
         "Move the readers of a pipeline to another version, in one transaction.", USE
     ),
     "rollback": CommandGroup("Move the readers of a pipeline back to the version before.", USE),
+    "user": CommandGroup("Create, list and delete users that log in with SCRAM.", USE),
     "transaction": CommandGroup("Show transactions, and abort hanging ones.", USE),
     "check": CommandGroup(
         "Check whether a cluster loses, duplicates, reorders or tears records.", USE

@@ -1,0 +1,198 @@
+"""The keys of tokens, from files and URLs, while they change."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from millstream.broker.security.jwks import (
+    BYTES_MAX,
+    UNKNOWN_KEY_INTERVAL_MS,
+    SigningKeys,
+    Timing,
+    check_url,
+)
+from millstream.errors import ConfigError
+from millstream.security.oauthbearer import InvalidToken
+from millstream.security.tokens import TokenRules, UnknownKey
+from millstream.testing.clock import ManualClock
+from tests.peers.patience import PATIENCE_SECONDS
+from tests.security.test_tokens import CLAIMS, NOW, jwk, sign
+
+RULES = TokenRules()
+SELDOM = Timing(refresh_ms=10**9)
+
+
+def clock() -> ManualClock:
+    return ManualClock(NOW * 1000)
+
+
+def key_set(*kinds: str) -> bytes:
+    return json.dumps({"keys": [jwk(kind) for kind in kinds]}).encode()
+
+
+@contextlib.contextmanager
+def opened(
+    url: str, timing: Timing = SELDOM, at: ManualClock | None = None
+) -> Iterator[SigningKeys]:
+    keys = SigningKeys(url, timing, at or clock())
+    try:
+        yield keys
+    finally:
+        keys.close()
+
+
+def is_valid(keys: SigningKeys, kind: str) -> bool:
+    try:
+        return keys.check(sign(CLAIMS, kind), RULES).user == "alice"
+    except InvalidToken:
+        return False
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    limit = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+class Endpoint:
+    """An HTTP server whose answer can be changed."""
+
+    def __init__(self) -> None:
+        self.status, self.content = 200, b""
+        self.count = 0
+        endpoint = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                endpoint.count += 1
+                self.send_response(endpoint.status)
+                if endpoint.status == 302:
+                    self.send_header("Location", "/elsewhere")
+                    endpoint.status = 200
+                self.end_headers()
+                with contextlib.suppress(OSError):
+                    self.wfile.write(endpoint.content)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/jwks"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    made = Endpoint()
+    yield made
+    made.close()
+
+
+def test_file_is_loaded_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "my keys.json"
+    path.write_bytes(key_set("rsa"))
+    with opened(path.as_uri()) as keys:
+        assert is_valid(keys, "rsa")
+        assert not is_valid(keys, "ec")
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"), [(None, "No such file"), (b"{}", "not a JSON Web Key Set")]
+)
+def test_file_without_keys_is_a_wrong_setting(
+    tmp_path: Path, content: bytes | None, complaint: str
+) -> None:
+    path = tmp_path / "keys.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=f"sasl.oauthbearer.jwks.endpoint.url=file:.*{complaint}"):
+        SigningKeys(path.as_uri(), SELDOM, clock())
+
+
+def test_new_key_is_loaded_when_a_token_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    path.write_bytes(key_set("rsa"))
+    with opened(path.as_uri()) as keys:
+        path.write_bytes(key_set("rsa", "ec"))
+        with pytest.raises(UnknownKey):
+            keys.check(sign(CLAIMS, "ec"), RULES)
+        eventually(lambda: is_valid(keys, "ec"))
+
+
+def test_unknown_keys_cause_few_reloads(endpoint: Endpoint) -> None:
+    endpoint.content = key_set("rsa")
+    time_now = clock()
+    with opened(endpoint.url, at=time_now) as keys:
+        eventually(lambda: is_valid(keys, "rsa"))
+        before = endpoint.count
+        for _ in range(50):
+            assert not is_valid(keys, "other")
+        eventually(lambda: endpoint.count == before + 1)
+        time_now.advance(UNKNOWN_KEY_INTERVAL_MS)
+        for _ in range(50):
+            assert not is_valid(keys, "other")
+        eventually(lambda: endpoint.count == before + 2)
+        assert not is_valid(keys, "other")
+        assert endpoint.count == before + 2
+
+
+def test_keys_are_reloaded_now_and_then_and_kept_while_that_fails(endpoint: Endpoint) -> None:
+    endpoint.content = key_set("rsa")
+    with opened(endpoint.url, Timing(20, 10, 20)) as keys:
+        eventually(lambda: is_valid(keys, "rsa"))
+        endpoint.status = 500
+        count = endpoint.count
+        eventually(lambda: endpoint.count > count + 3)
+        assert is_valid(keys, "rsa")
+        endpoint.content, endpoint.status = key_set("ec"), 200
+        eventually(lambda: is_valid(keys, "ec"))
+        assert not is_valid(keys, "rsa"), "a key that was withdrawn signs nothing more"
+
+
+@pytest.mark.parametrize("fault", ["redirect", "too large"])
+def test_answers_that_are_not_taken(
+    endpoint: Endpoint, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    endpoint.content = key_set("rsa")
+    if fault == "redirect":
+        endpoint.status = 302
+    else:
+        endpoint.content += b" " * BYTES_MAX
+    with (
+        caplog.at_level(logging.WARNING),
+        opened(endpoint.url, Timing(10**9, 10**9, 10**9)) as keys,
+    ):
+        eventually(lambda: "cannot load the keys of tokens" in caplog.text)
+        assert not is_valid(keys, "rsa")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://id.example/keys",
+        "https:///keys",
+        "ftp://id.example/keys",
+        "keys.json",
+        "http://[",
+        "https://user:secret@id.example/keys",
+    ],
+)
+def test_urls_that_are_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"sasl\.oauthbearer\.jwks\.endpoint\.url") as refused:
+        check_url(url)
+    assert "secret" not in str(refused.value)
