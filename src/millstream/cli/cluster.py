@@ -152,7 +152,11 @@ class Cluster:
         """The topic's partition numbers; raises `CommandFailed` for an unknown topic."""
         topics = self.metadata().topics
         if topic not in topics:
-            raise CommandFailed(f"there is no topic {topic!r}{suggestion(topic, topics)}")
+            hidden = ""
+            if self.security.protocol != PLAINTEXT:
+                hidden = ", or the user has no right on it (Describe, Read, Write, ...)"
+            near = suggestion(topic, topics)
+            raise CommandFailed(f"there is no topic {topic!r}{hidden}{near}")
         return sorted(topics[topic].partitions)
 
     def offsets(self, partitions: Iterable[Partition], spec: OffsetSpec) -> dict[Partition, int]:

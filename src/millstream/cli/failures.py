@@ -42,8 +42,8 @@ def unreachable(bootstrap_servers: str) -> CommandFailed:
     )
 
 
-def exit_on_failure(command: Callable[[], object]) -> None:
-    """Run a command; if it fails, print the reason and exit with its code."""
+def exit_on_failure(command: Callable[[], object], describe: Callable[[str], str] = str) -> None:
+    """Run a command; if it fails, print the reason as `describe` has it; exit with its code."""
     try:
         command()
     except KeyboardInterrupt:
@@ -58,7 +58,8 @@ def exit_on_failure(command: Callable[[], object]) -> None:
             raise
         import typer  # only here: a broker that serves does without it
 
-        typer.secho(f"millstream: {failure}", err=True, fg=typer.colors.RED)
+        message = describe(str(failure))
+        typer.secho(f"millstream: {message}", err=True, fg=typer.colors.RED)
         sys.exit(failure.exit_code)
 
 

@@ -8,6 +8,7 @@ line of each group's help; a test compares the two.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -18,6 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from millstream.cli.failures import exit_on_failure
 from millstream.cli.options import BOOTSTRAP_VARIABLE, CLIENT_CONFIG_VARIABLE
+from millstream.cli.rights import with_rights
 
 
 class CommandGroup(NamedTuple):
@@ -188,4 +190,7 @@ def variables(values: dict[str, str]) -> Iterator[None]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit with its code."""
-    exit_on_failure(lambda: app(arguments, prog_name="millstream"))
+    given = sys.argv[1:] if arguments is None else arguments
+    exit_on_failure(
+        lambda: app(arguments, prog_name="millstream"), lambda text: with_rights(text, given)
+    )

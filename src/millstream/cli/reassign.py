@@ -216,7 +216,7 @@ def _ask(cluster: Cluster, api: str, fields: dict[str, Any]) -> Any:
     """Ask a broker. One that is not the controller forwards the request."""
     with cluster.protocol as protocol:
         answer = protocol.ask_broker(protocol.broker_ids()[0], api, fields)
-    check(answer.error_code, getattr(answer, "error_message", None) or f"{api} is refused")
+    check(answer.error_code, getattr(answer, "error_message", None) or f"{api} is refused", api)
     return answer
 
 

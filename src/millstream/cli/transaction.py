@@ -133,7 +133,11 @@ def listed(
     }
     for broker_id in cluster.protocol.broker_ids():
         answer = cluster.protocol.ask_broker(broker_id, "list_transactions", filters)
-        check(answer.error_code, f"broker {broker_id} does not list its transactions")
+        check(
+            answer.error_code,
+            f"broker {broker_id} does not list its transactions",
+            "list_transactions",
+        )
         if answer.unknown_state_filters:
             raise usage_error(
                 f"there is no state {state!r}; known are Empty, Ongoing, PrepareCommit, "
@@ -188,7 +192,11 @@ def open_transactions(cluster: Cluster, places: list[tuple[str, int]]) -> Iterat
             error_of=lambda answer: answer.topics[0].partitions[0].error_code,
         )
         partition = answer.topics[0].partitions[0]
-        check(partition.error_code, partition.error_message or f"{topic}[{index}]")
+        check(
+            partition.error_code,
+            partition.error_message or f"{topic}[{index}]",
+            "describe_producers",
+        )
         for producer in partition.active_producers:
             if producer.current_txn_start_offset >= 0:
                 yield OpenTransaction(
@@ -257,7 +265,7 @@ def described(cluster: Cluster, transactional_id: str) -> Any:
             f"there is no transactional id {transactional_id!r}"
             f"{suggestion(transactional_id, known)}"
         )
-    check(found.error_code, f"{transactional_id!r} cannot be described")
+    check(found.error_code, f"{transactional_id!r} cannot be described", "describe_transactions")
     return found
 
 
@@ -321,7 +329,7 @@ def abort_by_id(cluster: Cluster, transactional_id: str, yes: bool) -> None:
             "producer_epoch": -1,
         },
     )
-    check(answer.error_code, f"{transactional_id!r} cannot be aborted")
+    check(answer.error_code, f"{transactional_id!r} cannot be aborted", "init_producer_id")
     was_open = found.transaction_state == "Ongoing"
     what = "aborted the transaction" if was_open else "nothing was open; shut out the producer"
     console().print(f"{what} of {transactional_id}", markup=False)
@@ -354,7 +362,7 @@ def abort_in_partition(
         error_of=lambda answer: answer.markers[0].topics[0].partitions[0].error_code,
     )
     code = answer.markers[0].topics[0].partitions[0].error_code
-    check(code, f"the transaction in {place} cannot be aborted")
+    check(code, f"the transaction in {place} cannot be aborted", "write_txn_markers")
     console().print(f"aborted the transaction at offset {start_offset} of {place}", markup=False)
 
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from uuid import UUID
 
 from millstream.client.connection import Connection
+from millstream.client.rights import with_right
 from millstream.client.security import Security
 from millstream.errors import ApiError, ConfigError, ErrorCode
 from millstream.protocol.apis import CoordinatorKind as CoordinatorKind
@@ -158,7 +159,7 @@ class Cluster:
                 self._topics[topic.name] = found[topic.name]
                 self._topics_told_at[topic.name] = self._refreshed_at
             elif topic.error_code.retriable is False:
-                raise ApiError(topic.error_code, f"topic {topic.name}")
+                check(topic.error_code, f"topic {topic.name}", "metadata")
         return found
 
     def broker_ids(self, *, seconds_old_max: float = 0.0) -> list[int]:
@@ -204,7 +205,8 @@ class Cluster:
         )
         found = answer.coordinators[0]
         if found.error_code is not ErrorCode.NONE:
-            raise ApiError(found.error_code, found.error_message or f"no coordinator for {key!r}")
+            message = found.error_message or f"no coordinator for {key!r}"
+            check(found.error_code, message, "find_coordinator")
         broker_id = int(found.node_id)
         self._addresses[broker_id] = (found.host, int(found.port))
         self._coordinators[kind, key] = broker_id
@@ -305,10 +307,10 @@ def _given_up(error: OSError, seconds: float) -> ConnectionError:
     return ConnectionError(f"{error} (gave up after {seconds:g} s)")
 
 
-def check(code: ErrorCode, message: str) -> None:
-    """Raise the `ApiError` of an answer's error code, if any."""
+def check(code: ErrorCode, message: str, api: str = "") -> None:
+    """Raise the `ApiError` of an answer's error code, if any; `api` says which right it needs."""
     if code is not ErrorCode.NONE:
-        raise ApiError(code, message)
+        raise ApiError(code, with_right(message, api, code))
 
 
 def parse_addresses(bootstrap_servers: str) -> list[tuple[str, int]]:

@@ -97,7 +97,7 @@ def _fetch(
     answer = cluster.ask_leader(
         topic, partition, "fetch", fields, version=FETCH_VERSION_MAX, error_of=_error_of
     )
-    check(_error_of(answer), f"fetching {topic}-{partition} from {offset} on")
+    check(_error_of(answer), f"fetching {topic}-{partition} from {offset} on", "fetch")
     return answer.responses[0].partitions[0]
 
 
@@ -130,7 +130,7 @@ def _list_offset(cluster: Cluster, topic: str, partition: int, timestamp: int) -
         error_of=lambda answer: answer.topics[0].partitions[0].error_code,
     )
     found = answer.topics[0].partitions[0]
-    check(found.error_code, f"where {topic}-{partition} begins and ends")
+    check(found.error_code, f"where {topic}-{partition} begins and ends", "list_offsets")
     return int(found.offset)
 
 

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 from millstream.client.cluster import BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, Cluster, check
 from millstream.client.connection import Connection
+from millstream.client.rights import with_right
 from millstream.client.transactions import (
     Transaction,
     add_at_once,
@@ -127,7 +128,7 @@ class RawProducer:
     def _ask_producer_id(self) -> tuple[int, int]:
         fields = {"transactional_id": None, "transaction_timeout": self._timeout_ms}
         answer = self._cluster.any_connection().call("init_producer_id", fields)
-        check(answer.error_code, "getting a producer id")
+        check(answer.error_code, "getting a producer id", "init_producer_id")
         return int(answer.producer_id), int(answer.producer_epoch)
 
     def join(self, partitions: Iterable[tuple[str, int]], group_id: str | None = None) -> None:
@@ -344,7 +345,7 @@ def _advice(batch: _Batch, code: ErrorCode) -> str:
         case ErrorCode.INVALID_PRODUCER_EPOCH | ErrorCode.PRODUCER_FENCED:
             return f"{where}: another producer has the same transactional id, or the time ran out"
         case _:
-            return where
+            return with_right(where, "produce", code)
 
 
 def _produce_body(

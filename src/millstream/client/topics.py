@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream.client.cluster import Cluster
-from millstream.errors import ApiError, ErrorCode
+from millstream.client.cluster import Cluster, check
+from millstream.errors import ErrorCode
 
 BROKER_DEFAULT = -1
 TIMEOUT_MS = 30_000
@@ -43,4 +43,4 @@ def create_topics(cluster: Cluster, topics: Sequence[NewTopic]) -> None:
     for it in answer.topics:
         if it.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             detail = it.error_message or it.error_code.description
-            raise ApiError(it.error_code, f"cannot create topic {it.name}: {detail}")
+            check(it.error_code, f"cannot create topic {it.name}: {detail}", "create_topics")

@@ -73,7 +73,7 @@ def begin_transaction(
             f"{timeout_ms} ms exceeds transaction.max.timeout.ms of the brokers: set a smaller "
             "transaction.timeout.ms, or raise the limit",
         )
-    check(answer.error_code, f"beginning transactions of {transactional_id}")
+    check(answer.error_code, f"beginning transactions of {transactional_id}", "init_producer_id")
     return Transaction(transactional_id, int(answer.producer_id), int(answer.producer_epoch))
 
 
@@ -94,6 +94,7 @@ def add_partitions(
         _worst_of_partitions(answer),
         f"adding {', '.join(sorted({topic for topic, _ in partitions}))} to a transaction of "
         f"{transaction.transactional_id}",
+        "add_partitions_to_txn",
     )
 
 
@@ -135,7 +136,11 @@ def add_group(cluster: Cluster, transaction: Transaction, group_id: str) -> None
         {**_identity(transaction), "group_id": group_id},
         version_max=ADD_OFFSETS_VERSION_MAX,
     )
-    check(answer.error_code, f"adding offsets of group {group_id} to a transaction")
+    check(
+        answer.error_code,
+        f"adding offsets of group {group_id} to a transaction",
+        "add_offsets_to_txn",
+    )
 
 
 def add_at_once(
@@ -196,7 +201,9 @@ def commit_offsets(
         ),
         error_of=_first_offset_error,
     )
-    check(_first_offset_error(answer), f"committing offsets of group {group_id}")
+    check(
+        _first_offset_error(answer), f"committing offsets of group {group_id}", "txn_offset_commit"
+    )
 
 
 def _first_offset_error(answer: Any) -> ErrorCode:
@@ -224,7 +231,9 @@ def end_transaction(
         {**_identity(transaction), "committed": commit},
         version_max=END_VERSION_MAX,
     )
-    check(answer.error_code, f"{'committing' if commit else 'aborting'} {transactional_id}")
+    check(
+        answer.error_code, f"{'committing' if commit else 'aborting'} {transactional_id}", "end_txn"
+    )
 
 
 def end_transactions(
@@ -307,7 +316,7 @@ def _open_on(cluster: Cluster, broker_id: int, prefix: str) -> list[OpenTransact
         "transactional_id_pattern": f"{re.escape(prefix)}.*",
     }
     answer = cluster.connection(broker_id).call("list_transactions", fields)
-    check(answer.error_code, f"listing the transactions of {prefix}")
+    check(answer.error_code, f"listing the transactions of {prefix}", "list_transactions")
     return [
         OpenTransaction(state.transactional_id, int(state.producer_id), state.transaction_state)
         for state in answer.transaction_states

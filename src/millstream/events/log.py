@@ -103,7 +103,9 @@ class EventLog:
         answer = self.cluster.retrying(
             lambda: self.cluster.any_connection().call("describe_configs", fields)
         )
-        check(answer.results[0].error_code, f"the settings of topic {self.topic}")
+        check(
+            answer.results[0].error_code, f"the settings of topic {self.topic}", "describe_configs"
+        )
         found = {it.name: it.value for it in answer.results[0].configs}
         if found.get(SETTING) != "version":
             raise ConfigError(
@@ -165,7 +167,7 @@ class EventLog:
         response = answer.responses[0].partition_responses[0]
         if response.error_code is ErrorCode.POLICY_VIOLATION:
             raise Conflict(response.error_message or "refused")
-        check(response.error_code, f"appending to {self.topic}-{partition}")
+        check(response.error_code, f"appending to {self.topic}-{partition}", "produce")
         return int(response.base_offset)
 
     # Reading
@@ -203,7 +205,7 @@ class EventLog:
         answer = self.cluster.ask_leader(
             self.topic, partition, "fetch", fields, version=FETCH_VERSION, error_of=_error_of
         )
-        check(_error_of(answer), f"reading {self.topic}-{partition} from {offset} on")
+        check(_error_of(answer), f"reading {self.topic}-{partition} from {offset} on", "fetch")
         found = answer.responses[0].partitions[0]
         aborted = [
             (int(it.first_offset), int(it.producer_id)) for it in found.aborted_transactions or ()

@@ -171,7 +171,7 @@ class SingleWriter(Generic[State, Command]):
             version=7,
             error_of=_error_of_offset,
         )
-        check(_error_of_offset(answer), f"the position of group {self._group}")
+        check(_error_of_offset(answer), f"the position of group {self._group}", "offset_fetch")
         offset = int(answer.topics[0].partitions[0].committed_offset)
         return offset if offset >= 0 else self._commands.start_offset(self._partition)
 

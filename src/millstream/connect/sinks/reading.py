@@ -94,9 +94,8 @@ def _receive(connection: Connection, wanted: Mapping[Place, Position]) -> Iterat
         for partition in topic.partitions:
             place = Place(name, int(partition.partition_index))
             if partition.error_code is not ErrorCode.NONE:
-                raise ApiError(
-                    partition.error_code, f"fetching {place} from {wanted[place].offset} on"
-                )
+                what = f"fetching {place} from {wanted[place].offset} on"
+                check(partition.error_code, what, "fetch")
             yield from _decode(place, wanted[place].offset, partition)
 
 
@@ -139,7 +138,7 @@ def stable_end(cluster: Cluster, place: Place) -> int:
         error_of=lambda answer: answer.topics[0].partitions[0].error_code,
     )
     found = answer.topics[0].partitions[0]
-    check(found.error_code, f"where {place} ends")
+    check(found.error_code, f"where {place} ends", "list_offsets")
     return int(found.offset)
 
 
@@ -167,7 +166,7 @@ def begins_after(cluster: Cluster, place: Place, position: Position, seconds: fl
     version = connection.version_for("fetch", newest=FETCH_VERSION_MAX)
     connection.send_fields("fetch", version, _request({place: position}, 0))
     partition = connection.receive().responses[0].partitions[0]
-    check(partition.error_code, f"fetching {place} from {position.offset} on")
+    check(partition.error_code, f"fetching {place} from {position.offset} on", "fetch")
     for _, header in iterate_headers(partition.records or b""):
         was_cleaned = bool(header.attributes & DELETE_HORIZON)
         is_newer = header.base_timestamp > seconds * 1000 and not was_cleaned

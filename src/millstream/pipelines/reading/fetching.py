@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from millstream.client.cluster import BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, Cluster
+from millstream.client.cluster import BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, Cluster, check
 from millstream.client.fetching import is_throttled
 from millstream.errors import ApiError, CorruptBatch, ErrorCode
 from millstream.pipelines.offsets import OffsetRange
@@ -223,10 +223,8 @@ def _partition_in(answer: Any, wanted: OffsetRange) -> Any:
         raise ApiError(answer.error_code, f"fetching {wanted.topic}-{wanted.partition}")
     fetched = answer.responses[0].partitions[0]
     if fetched.error_code is not ErrorCode.NONE:
-        raise ApiError(
-            fetched.error_code,
-            f"fetching {wanted.topic}-{wanted.partition}, offsets {wanted.start} to {wanted.end}",
-        )
+        what = f"fetching {wanted.topic}-{wanted.partition}"
+        check(fetched.error_code, f"{what}, offsets {wanted.start} to {wanted.end}", "fetch")
     return fetched
 
 

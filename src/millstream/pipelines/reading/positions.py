@@ -200,7 +200,11 @@ class Positions:
             )
             for topic in answer.topics:
                 for it in topic.partitions:
-                    check(it.error_code, f"offsets of {topic.name}-{it.partition_index}")
+                    check(
+                        it.error_code,
+                        f"offsets of {topic.name}-{it.partition_index}",
+                        "list_offsets",
+                    )
                     found[topic.name, int(it.partition_index)] = int(it.offset)
         return found
 

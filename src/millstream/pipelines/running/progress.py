@@ -18,7 +18,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from millstream.client.cluster import Cluster, CoordinatorKind
+from millstream.client.cluster import Cluster, CoordinatorKind, check
 from millstream.client.security import Security
 from millstream.errors import ApiError, ErrorCode, MillstreamError
 from millstream.pipelines.offsets import Offsets
@@ -72,8 +72,8 @@ class GroupProgress:
                 f"group {self._group_id} has active members, so a pipeline cannot commit offsets "
                 'to it: choose another one, @pipeline(group="...")',
             )
-        if code is not ErrorCode.NONE:
-            raise ApiError(code, f"committing offsets of {self._group_id}: {code.description}")
+        message = f"committing offsets of {self._group_id}: {code.description}"
+        check(code, message, "offset_commit")
 
     def report(self, offsets: Offsets) -> None:
         """`commit`, but a failure is only logged: the next batch commits later offsets."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from millstream.client.cluster import CoordinatorKind
+from millstream.client.cluster import CoordinatorKind, check
 from millstream.client.fetching import log_end_offset
-from millstream.errors import ApiError, ErrorCode
+from millstream.errors import ErrorCode
 from millstream.pipelines.offsets import LATEST, Offsets
 from millstream.pipelines.versions.catalog import Catalog
 from millstream.pipelines.versions.registry import Version, Versions, private_topic
@@ -98,7 +98,7 @@ def delete_topics(cluster: Cluster, topics: Collection[str]) -> None:
     answer = cluster.retrying(lambda: cluster.any_connection().call("delete_topics", request))
     for it in answer.responses:
         if it.error_code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-            raise ApiError(it.error_code, f"cannot delete topic {it.name}")
+            check(it.error_code, f"cannot delete topic {it.name}", "delete_topics")
 
 
 def delete_group(cluster: Cluster, group: str) -> None:
@@ -112,4 +112,4 @@ def delete_group(cluster: Cluster, group: str) -> None:
     )
     code = answer.results[0].error_code
     if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
-        raise ApiError(code, f"cannot delete group {group}: {code.description}")
+        check(code, f"cannot delete group {group}: {code.description}", "delete_groups")

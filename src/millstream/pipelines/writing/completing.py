@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from enum import Enum
 
-from millstream.client.cluster import Cluster
+from millstream.client.cluster import Cluster, check
 from millstream.client.fetching import Fetched, fetch_batches, log_start_offset
 from millstream.client.producing import RawProducer, WrittenRange
 from millstream.client.transactions import (
@@ -99,7 +99,7 @@ class Completer:
             if code is ErrorCode.NONE:
                 continue
             if code not in _NO_LONGER_OPEN:
-                raise ApiError(code, f"committing {task.transaction.transactional_id}")
+                check(code, f"committing {task.transaction.transactional_id}", "end_txn")
             match self._outcome(task):
                 case Outcome.ABORTED:
                     aborted.append(task)
