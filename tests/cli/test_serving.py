@@ -11,12 +11,15 @@ from millstream.cli.serving import (
     CONFIG,
     DATA,
     LISTEN,
+    LOG_FORMAT,
+    METRICS,
     NODE_ID,
     SET,
     WORKERS,
     ZOOKEEPER,
     ServeOptions,
     parse_plainly,
+    with_cluster,
 )
 
 
@@ -38,6 +41,12 @@ def test_plain_options_are_read_without_typer(tmp_path: Path) -> None:
     assert parse_plainly(arguments) == ServeOptions("h:1", "d", file, ("a=1", "b="))
     assert parse_plainly([]) == ServeOptions()
     assert parse_plainly(["--workers", "2"]) == ServeOptions(workers=2)
+    metrics = ["--metrics", "127.0.0.1:9404", "--log-format", "json"]
+    assert parse_plainly(metrics) == ServeOptions(metrics="127.0.0.1:9404", log_format="json")
+    assert with_cluster(ServeOptions(metrics="h:1", log_format="json")) == (
+        "millstream.metrics.listener=h:1",
+        "millstream.log.format=json",
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,6 +60,7 @@ def test_plain_options_are_read_without_typer(tmp_path: Path) -> None:
         ["x", "y"],
         ["--config", "no-such-file"],
         ["--workers", "two"],
+        ["--log-format", "xml"],
     ],
 )
 def test_whatever_needs_an_explanation_is_left_to_typer(arguments: list[str]) -> None:
@@ -59,4 +69,14 @@ def test_whatever_needs_an_explanation_is_left_to_typer(arguments: list[str]) ->
 
 def test_options_are_those_of_the_typer_command() -> None:
     declared = {tuple(it.opts) for it in load_command("serve").params if it.name != "help"}
-    assert declared == {LISTEN, DATA, CONFIG, SET, WORKERS, ZOOKEEPER, NODE_ID}
+    assert declared == {
+        LISTEN,
+        DATA,
+        CONFIG,
+        SET,
+        WORKERS,
+        ZOOKEEPER,
+        NODE_ID,
+        METRICS,
+        LOG_FORMAT,
+    }

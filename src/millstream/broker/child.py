@@ -28,7 +28,11 @@ def main() -> None:
 
 
 def _tell_parent(server: BrokerServer) -> None:
-    print(json.dumps({"bootstrap_servers": server.bootstrap_servers}), flush=True)
+    addresses = {
+        "bootstrap_servers": server.bootstrap_servers,
+        "metrics_address": server.metrics_address,
+    }
+    print(json.dumps(addresses), flush=True)
     end_with_parent()
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.broker.deferred import Buffers, Deferred
 from millstream.errors import ErrorCode
@@ -186,3 +186,20 @@ class Counters:
 
     def topic_is_gone(self, topic: str) -> None:
         self.topics.pop(topic, None)
+
+
+class ConnectionSurvey(NamedTuple):
+    """The connections of a broker at the time of a scrape, and counters since its start."""
+
+    per_listener: Mapping[str, int]
+    per_software: Mapping[tuple[str, str, str], int]  # name, version and listener
+    accepted: int
+    refused: int
+    held_back: int
+    unread: int
+    muted: int
+    waiting_produces: int
+    waiting_fetches: int
+    tasks: int
+    response_bytes: int
+    request_bytes: int

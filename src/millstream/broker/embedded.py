@@ -81,6 +81,12 @@ class Broker:
         return self._runner.bootstrap_servers
 
     @property
+    def metrics_url(self) -> str | None:
+        """Where metrics are served, if `millstream.metrics.listener` is set."""
+        address = None if self._runner is None else self._runner.metrics_address
+        return None if address is None else f"http://{address}/metrics"
+
+    @property
     def is_running(self) -> bool:
         return self._runner is not None
 
@@ -121,6 +127,8 @@ class Broker:
         self._runner = _Thread(self._config) if self._in_process else _Child(self._config)
         # The next start takes the same port, so that clients find the broker again.
         self._config["listeners"] = f"PLAINTEXT://{self._runner.bootstrap_servers}"
+        if self._runner.metrics_address is not None:
+            self._config["millstream.metrics.listener"] = self._runner.metrics_address
 
     def _end(self, how: Any) -> None:
         runner, self._runner = self._runner, None
@@ -134,6 +142,7 @@ class Broker:
 
 class _Runner(Protocol):
     bootstrap_servers: str
+    metrics_address: str | None
 
     def stop(self) -> None: ...
 
@@ -145,6 +154,7 @@ class _Thread:
 
     def __init__(self, config: Mapping[str, object]) -> None:
         self.bootstrap_servers = ""
+        self.metrics_address: str | None = None
         self._config = config
         self._started = threading.Event()
         self._error: BaseException | None = None
@@ -195,6 +205,7 @@ class _Thread:
         server = BrokerServer(BrokerConfig.from_values(self._config))
         await server.start()
         self.bootstrap_servers = server.bootstrap_servers
+        self.metrics_address = server.metrics_address
         self._started.set()
         await self._stopping.wait()
         await server.stop()
@@ -222,6 +233,7 @@ class _Child:
             self._close_pipes()
             raise MillstreamError(answer["error"])
         self.bootstrap_servers: str = answer["bootstrap_servers"]
+        self.metrics_address: str | None = answer.get("metrics_address")
 
     @property
     def pid(self) -> int:

@@ -57,7 +57,8 @@ from millstream.storage.log import Log
 
 if TYPE_CHECKING:
     from millstream.broker.cluster.joining import ZooKeeperCluster
-    from millstream.broker.counters import Counters
+    from millstream.broker.counters import ConnectionSurvey, Counters
+    from millstream.broker.metrics.collector import MetricsServer
     from millstream.broker.security.tls import TlsListener
     from millstream.broker.sharing.partitions import SharePartitions
 
@@ -111,6 +112,10 @@ class BrokerServer:
         self._listeners: list[Listener] = []
         self._share_partitions: SharePartitions | None = None
         self._counters: Counters | None = None
+        self.metrics: MetricsServer | None = None  # if they are served
+        self.is_serving = False  # whether clients are served
+        self.loop_delays: LoopLag | None = None
+        self.cleaning: CleaningThread | None = None
         self._full_directories: set[LogDirectory] = set()
         self.stop_soon: Callable[[], None] = lambda: None  # for a process that is a broker
         self._undo = contextlib.AsyncExitStack()  # what stop(), or a failed start, has to undo
@@ -137,6 +142,14 @@ class BrokerServer:
         return {it.endpoint.listener: it.port for it in own}
 
     @property
+    def metrics_address(self) -> str | None:
+        """Host and port where metrics are served, if they are."""
+        if self.metrics is None:
+            return None
+        host, port = self.metrics.address
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
     def bootstrap_servers(self) -> str:
         return ",".join(f"{host}:{port}" for host, port in self.addresses)
 
@@ -159,6 +172,7 @@ class BrokerServer:
         await self._open_data()
         self._wire()
         endpoints = await self._bind()
+        await self._start_metrics()
         await self._claim_leadership()
         self._reconciler.start(self.metadata.deleted_topic_ids)
         self.strays = Strays(self.metadata, self.configs, self.directories, self.clock)
@@ -174,11 +188,13 @@ class BrokerServer:
             await self.coordinators.share_state_loaded()
         for listener in self._listeners:
             listener.start()
+        self.is_serving = True
         if self.metadata.has_controller:
             self._undo.push_async_callback(self._hand_over)
 
     async def stop(self) -> None:
         """Answer what is in flight, flush, and close."""
+        self.is_serving = False
         await self._undo.aclose()
 
     async def _open_data(self) -> None:
@@ -334,6 +350,18 @@ class BrokerServer:
         )
         return self._share_partitions
 
+    async def _start_metrics(self) -> None:
+        """Before the broker serves, so that it can be asked whether it is ready."""
+        if self._counters is not None:
+            from millstream.broker.metrics.collector import MetricsServer
+
+            self.metrics = MetricsServer(self, self._counters)
+            self._undo.push_async_callback(self.metrics.stop)
+            await self.metrics.start()
+
+    async def survey_connections(self) -> ConnectionSurvey:
+        return await self.connections.survey()
+
     def _start_maintenance(self) -> None:
         background = Background(
             tasks=self.tasks,
@@ -349,11 +377,11 @@ class BrokerServer:
         )
         background.start()
         self._undo.callback(background.stop)
-        self.loop_lag = LoopLag(self.loop)
+        self.loop_lag = self.loop_delays = LoopLag(self.loop)
         self.loop_lag.start()
         self._undo.callback(self.loop_lag.stop)
         if self.config.log_cleaner_enable:
-            cleaning = CleaningThread(
+            self.cleaning = cleaning = CleaningThread(
                 loop=self.loop, clock=self.clock, configs=self.configs, partitions=self.partitions
             )
             cleaning.start()

@@ -88,6 +88,11 @@ class Services:
         known = self.metadata.controller_id
         return self.broker_id if known is None else known
 
+    @property
+    def active_share_partitions(self) -> SharePartitions | None:
+        """The same, if there is a share group; its code is not loaded for this."""
+        return self.__dict__.get("share_partitions")
+
     @cached_property
     def share_partitions(self) -> SharePartitions:
         return self.start_sharing()

@@ -33,6 +33,21 @@ NodeId = Annotated[
     ),
 ]
 
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        *serving.METRICS,
+        metavar="HOST:PORT",
+        help="Serve metrics for Prometheus at /metrics, and the probes /health and /ready.",
+    ),
+]
+LogFormat = Annotated[
+    str | None,
+    typer.Option(
+        *serving.LOG_FORMAT, metavar="text|json", help="Format of log lines. Default: text."
+    ),
+]
+
 
 @app.command()
 def serve(
@@ -74,6 +89,8 @@ def serve(
     ] = None,
     zookeeper: ZooKeeper = None,
     node_id: NodeId = None,
+    metrics: Metrics = None,
+    log_format: LogFormat = None,
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
 
@@ -89,6 +106,10 @@ def serve(
       millstream serve --config server.properties --data /disk1,/disk2
       millstream serve --workers 4 --listen 127.0.0.1:9092
       millstream serve --zookeeper zk1:2181,zk2:2181/millstream --node-id 2
+      millstream serve --metrics 127.0.0.1:9404 --log-format json
     """
     assignments = tuple(set_ or ())
-    serving.serve(ServeOptions(listen, data, config, assignments, workers, zookeeper, node_id))
+    options = ServeOptions(
+        listen, data, config, assignments, workers, zookeeper, node_id, metrics, log_format
+    )
+    serving.serve(options)

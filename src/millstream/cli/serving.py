@@ -7,18 +7,19 @@ and errors, is left to Typer in `millstream.cli.serve`.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from millstream import json_logs
 from millstream.cli.failures import usage_error
 from millstream.config.broker import BrokerConfig
 from millstream.config.sources import from_environment, load, parse_assignments, read_file
 
 LISTEN_DEFAULT = "127.0.0.1:9092"
 DATA_DEFAULT = "./millstream-data"
+METRICS_EXAMPLE = "127.0.0.1:9404"
 
 LISTEN = ("--listen",)
 DATA = ("--data",)
@@ -27,6 +28,8 @@ SET = ("--set", "-s")
 WORKERS = ("--workers",)
 ZOOKEEPER = ("--zookeeper",)
 NODE_ID = ("--node-id",)
+METRICS = ("--metrics",)
+LOG_FORMAT = ("--log-format",)
 
 
 class ServeOptions(NamedTuple):
@@ -37,6 +40,8 @@ class ServeOptions(NamedTuple):
     workers: int | None = None
     zookeeper: str | None = None
     node_id: int | None = None
+    metrics: str | None = None
+    log_format: str | None = None
 
 
 def parse_plainly(arguments: Sequence[str]) -> ServeOptions | None:
@@ -61,6 +66,10 @@ def parse_plainly(arguments: Sequence[str]) -> ServeOptions | None:
             options = options._replace(zookeeper=value)
         elif name in NODE_ID and value.isdigit():
             options = options._replace(node_id=int(value))
+        elif name in METRICS:
+            options = options._replace(metrics=value)
+        elif name in LOG_FORMAT and value in json_logs.FORMATS:
+            options = options._replace(log_format=value)
         else:
             return None
     return options
@@ -74,7 +83,7 @@ def serve(options: ServeOptions) -> None:
             "--workers and --zookeeper exclude each other: workers of one host share its data "
             "directory, and brokers of a cluster have their own; start one broker per core instead"
         )
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    json_logs.configure(settings.millstream_log_format)
     # Settings that are refused need no broker.
     if options.workers is not None:
         from millstream.broker.workers.supervisor import run as run_workers
@@ -87,13 +96,24 @@ def serve(options: ServeOptions) -> None:
 
 
 def with_cluster(options: ServeOptions) -> tuple[str, ...]:
-    """The assignments; `--zookeeper` and `--node-id` are short for two more."""
+    """The assignments; `--zookeeper`, `--node-id`, ... are short for more of them."""
     assignments = options.assignments
     if options.zookeeper is not None:
         assignments += (f"zookeeper.connect={check_servers(options.zookeeper)}",)
     if options.node_id is not None:
         assignments += (f"node.id={options.node_id}",)
+    if options.metrics is not None:
+        assignments += (f"millstream.metrics.listener={check_metrics(options.metrics)}",)
+    if options.log_format is not None:
+        assignments += (f"millstream.log.format={options.log_format}",)
     return assignments
+
+
+def check_metrics(address: str) -> str:
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise usage_error(f"--metrics {address!r}: write it as HOST:PORT, e.g. {METRICS_EXAMPLE}")
+    return f"{host}:{port}"
 
 
 def check_servers(hosts: str) -> str:

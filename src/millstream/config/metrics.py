@@ -31,6 +31,13 @@ class MetricsSettings:
         doc="A broker with more partitions than this serves no metrics of single partitions, only "
         "those of topics and of all topics; 0: never.",
     )
+    millstream_log_format: str = string(
+        "text",
+        options=("text", "json"),
+        ours=True,
+        doc="Format of the lines that `millstream serve` logs to standard error: text, or one JSON "
+        "object per line. Same as --log-format.",
+    )
     telemetry_max_bytes: int = integer(
         1_048_576,
         low=1,

@@ -130,6 +130,10 @@ class Cleaner:
         self._throttle = Throttle(self._settings.io_max_bytes_per_second, sleep=self._stopping.wait)
         self._uncleanable: set[Log] = set()
 
+    @property
+    def uncleanable_count(self) -> int:
+        return len(self._uncleanable)
+
     def clean_filthiest(
         self, logs: Callable[[], Iterable[tuple[Log, int]]], now_ms: int
     ) -> CleaningStats | None:

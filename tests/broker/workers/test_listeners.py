@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.broker.workers.listeners import check_ports, worker_addresses
+from millstream.broker.workers.listeners import check_ports, metrics_address, worker_addresses
 from millstream.config.broker import BrokerConfig
 from millstream.errors import ConfigError
 
@@ -63,3 +63,25 @@ def test_fewer_ports_than_workers_are_refused(
 def test_enough_ports_are_accepted() -> None:
     check_ports(config("PLAINTEXT://h:9092,INSIDE://h:9095"), 2)
     check_ports(config("PLAINTEXT://h:0,INSIDE://h:0"), 2)
+
+
+def with_metrics(address: str, listeners: str = "PLAINTEXT://h:9092") -> BrokerConfig:
+    return BrokerConfig.from_values(
+        {"listeners": listeners, "millstream.metrics.listener": address}
+    )
+
+
+def test_each_worker_has_the_next_port_for_metrics() -> None:
+    name = "millstream.metrics.listener"
+    assert metrics_address(with_metrics("[::1]:9404"), 1) == {name: "[::1]:9404"}
+    assert metrics_address(with_metrics("h:9404"), 3) == {name: "h:9406"}
+    assert metrics_address(with_metrics("h:0"), 3) == {name: "h:0"}
+    assert metrics_address(config("PLAINTEXT://h:9092"), 1) == {}
+
+
+def test_ports_for_metrics_must_not_be_those_of_listeners() -> None:
+    check_ports(with_metrics("h:9404"), 2)
+    with pytest.raises(ConfigError, match="both need port 9094"):
+        check_ports(with_metrics("h:9094"), 2)
+    with pytest.raises(ConfigError, match="65535 is the last"):
+        check_ports(with_metrics("h:65535"), 2)

@@ -144,6 +144,11 @@ class Coordinators:
         return self._groups
 
     @property
+    def active_groups(self) -> GroupCoordinator | None:
+        """The coordinator of groups, if there was need for one; its code is not loaded for this."""
+        return self._groups
+
+    @property
     def transactions(self) -> TransactionCoordinator:
         if self._transactions is None:
             from millstream.broker.coordinators.transactions import TransactionCoordinator

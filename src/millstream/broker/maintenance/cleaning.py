@@ -46,6 +46,8 @@ class CleaningThread:
         self._configs = configs
         self._partitions = partitions
         self._stopping = threading.Event()
+        self._cleaner: Cleaner | None = None
+        self.last_run_ms = 0  # when a log was last chosen, or none was dirty; 0: never
         self._thread = threading.Thread(target=self._work, name="millstream-cleaner", daemon=True)
 
     def start(self) -> None:
@@ -57,11 +59,21 @@ class CleaningThread:
         # The thread may be waiting for the event loop, so the loop must keep running.
         await self._loop.run_in_executor(None, self._thread.join)
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether it has ended although the broker has not."""
+        return not self._thread.is_alive() and not self._stopping.is_set()
+
+    @property
+    def uncleanable_count(self) -> int:
+        """Logs that could not be cleaned."""
+        return 0 if self._cleaner is None else self._cleaner.uncleanable_count
+
     def _work(self) -> None:
         self._back_off()
         if self._stopping.is_set():
             return
-        cleaner = self._new_cleaner()
+        cleaner = self._cleaner = self._new_cleaner()
         while not self._stopping.is_set():
             try:
                 stats = cleaner.clean_filthiest(self._logs, self._clock.now_ms())
@@ -70,6 +82,7 @@ class CleaningThread:
             except Exception:
                 logger.exception("log cleaning failed")
                 stats = None
+            self.last_run_ms = self._clock.now_ms()
             if stats is None:
                 self._back_off()
 

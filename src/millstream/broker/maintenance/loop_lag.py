@@ -11,6 +11,8 @@ import asyncio
 from bisect import bisect_left
 from typing import NamedTuple
 
+from millstream.metrics.distribution import Histogram
+
 INTERVAL_SECONDS = 0.1
 BOUNDS_MS = tuple(0.25 * (1 << power) for power in range(20))  # the last bucket has all above 131 s
 
@@ -32,6 +34,7 @@ class LoopLag:
         self._due = 0.0
         self._counts = [0] * (len(BOUNDS_MS) + 1)
         self._max_ms = 0.0
+        self.delays = Histogram(tuple(bound / 1000 for bound in BOUNDS_MS))  # seconds, of all
 
     def start(self) -> None:
         self._schedule()
@@ -43,6 +46,7 @@ class LoopLag:
     def note(self, delay_ms: float) -> None:
         self._counts[bisect_left(BOUNDS_MS, delay_ms)] += 1
         self._max_ms = max(self._max_ms, delay_ms)
+        self.delays.note(delay_ms / 1000)
 
     def take_summary(self) -> LagSummary:
         """The delays since the last call; counting starts again."""

@@ -72,6 +72,19 @@ class ConnectionLimits(NamedTuple):
     connection_response_bytes_max: int = 4 * 1024 * 1024
 
 
+class ConnectionState(NamedTuple):
+    """A connection at one moment, for metrics."""
+
+    listener: str
+    software: str
+    in_flight: int
+    tasks: int
+    waits_exclusively: bool
+    is_held_back: bool
+    is_unread: bool
+    is_muted: bool
+
+
 class ConnectionOwner(Protocol):
     """What a connection needs of the set of connections it belongs to."""
 
@@ -83,6 +96,8 @@ class ConnectionOwner(Protocol):
     services: Services
     tasks: Tasks
     find_handler: FindHandler
+    accepted_count: int
+    refused_count: int
 
     def admit(self, connection: Connection) -> bool: ...
 
@@ -136,7 +151,10 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
             self._socket_fd = socket.fileno()
             self._client.takes_files = True
         self.last_active = self._loop.time()
-        if not self._connections.admit(self):
+        if self._connections.admit(self):
+            self._connections.accepted_count += 1
+        else:
+            self._connections.refused_count += 1
             self.is_closing = self._is_blocked = True
             self._transport.abort()
 
@@ -229,6 +247,19 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
         self._needs_memory = False
         self._loop.call_soon(self._resume)
         return True
+
+    @property
+    def state(self) -> ConnectionState:
+        return ConnectionState(
+            listener=self._listener,
+            software=self._client.software,
+            in_flight=len(self._slots),
+            tasks=self._tasks,
+            waits_exclusively=self._exclusive is not None,
+            is_held_back=self._reading_paused and self._exclusive is None,
+            is_unread=self._write_paused,
+            is_muted=self.is_muted,
+        )
 
     @property
     def is_receiving_long_request(self) -> bool:

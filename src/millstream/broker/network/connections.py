@@ -9,7 +9,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from millstream.broker.network.connection import Connection, ConnectionLimits
+from millstream.broker.counters import ConnectionSurvey
+from millstream.broker.network.connection import Connection, ConnectionLimits, ConnectionState
 from millstream.broker.network.memory import ResponseMemory
 from millstream.broker.network.routing import FindHandler
 from millstream.broker.tasks import Tasks
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("millstream.connection")
 
+SURVEYED_AT_ONCE = 200
 IDLE_MEMORY_SECONDS = 5.0  # a connection quiet for that long gives its buffers back
 
 
@@ -49,6 +51,8 @@ class Connections:
         self._expected: set[Connection] = set()  # accepted; their handshakes are under way
         self.failed_handshakes = 0  # of TLS
         self._per_host: Counter[str] = Counter()
+        self.accepted_count = 0  # since the start, for metrics
+        self.refused_count = 0
         self.tasks = Tasks(services.loop)
         self._is_closing = False
 
@@ -104,6 +108,28 @@ class Connections:
         self._per_host[host] -= 1
         if not self._per_host[host]:
             del self._per_host[host]
+
+    async def survey(self) -> ConnectionSurvey:
+        """All connections, for metrics; other work is done in between."""
+        states: list[ConnectionState] = []
+        for position, connection in enumerate(tuple(self._open)):
+            states.append(connection.state)
+            if position % SURVEYED_AT_ONCE == SURVEYED_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        return ConnectionSurvey(
+            per_listener=Counter(it.listener for it in states),
+            per_software=Counter((*_name_and_version(it.software), it.listener) for it in states),
+            accepted=self.accepted_count,
+            refused=self.refused_count,
+            held_back=sum(it.is_held_back for it in states),
+            unread=sum(it.is_unread for it in states),
+            muted=sum(it.is_muted for it in states),
+            waiting_fetches=sum(it.waits_exclusively for it in states),
+            waiting_produces=sum(it.in_flight - it.tasks - it.waits_exclusively for it in states),
+            tasks=sum(it.tasks for it in states),
+            response_bytes=self.response_memory.held_bytes,
+            request_bytes=self.receive_buffer.kept_bytes,
+        )
 
     def unsupported_version_answer(self) -> bytes:
         """The response to ApiVersions in a version that is not supported."""
@@ -192,3 +218,9 @@ class Connections:
         for connection in list(self._open):
             connection.close_now()
         await self.tasks.cancel()
+
+
+def _name_and_version(software: str) -> tuple[str, str]:
+    """As Kafka writes them: "unknown" for a client that has not sent them."""
+    name, _, version = software.partition(" ")
+    return name or "unknown", version or "unknown"

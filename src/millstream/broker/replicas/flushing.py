@@ -74,6 +74,7 @@ class Flusher:
         self._in_thread: list[PartitionCore] | None = None  # the partitions of the thread's flush
         self.on_directory_failed: Callable[[list[Log]], None] | None = None
         self.flush_count = 0
+        self.inline_seconds = 0.0  # of flushes on the event loop
         self.request_count = 0  # requests that these flushes served
         self.on_flush: Callable[[float], None] | None = None  # called with the seconds of each
 
@@ -145,7 +146,9 @@ class Flusher:
     def _flush_inline(self, flush: GroupFlush, partitions: list[PartitionCore]) -> None:
         started = perf_counter()
         flush.execute()
-        self._finish(flush, partitions, perf_counter() - started)
+        seconds = perf_counter() - started
+        self.inline_seconds += seconds
+        self._finish(flush, partitions, seconds)
 
     def _flush_in_thread(self, flush: GroupFlush, partitions: list[PartitionCore]) -> None:
         if self._thread is None:

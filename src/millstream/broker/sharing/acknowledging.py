@@ -60,6 +60,9 @@ class Acknowledging(Completion):
                     self.results[topic_id, index] = error
                 else:
                     self._pending += 1
+                    leaders.acknowledgement_requests[topic_id] += 1
+                    for first, last, kind in ranges:
+                        leaders.acknowledged[kind] += last - first + 1
                     leader.acknowledge(member_id, ranges, self._taker((topic_id, index)))
         self._one_is_done()
 

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -106,6 +107,7 @@ class DeadLetters:
         self._problems: dict[str, str] = {}  # by group, problems already logged
         # Held until the logs of a new topic are open, which is after the topic is in the metadata.
         self._creating = asyncio.Lock()
+        self.written: Counter[str] = Counter()  # letters by group, for metrics
 
     async def write(
         self, group_id: str, partition: Partition, letters: Sequence[DeadLetter]
@@ -134,6 +136,7 @@ class DeadLetters:
         except ApiError as error:
             self._say_once(group_id, f"cannot write dead letters, failed records are kept: {error}")
             raise
+        self.written[group_id] += len(letters)
         self._problems.pop(group_id, None)
 
     def _say_once(self, group_id: str, problem: str) -> None:

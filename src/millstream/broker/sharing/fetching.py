@@ -221,8 +221,10 @@ class ShareFetching:
             if acquired:
                 remaining -= sum(last - first + 1 for first, last, _ in acquired)
                 key = leader.key
+                records = read.part(acquired)
+                leader.partition.bytes_out += len(records)
                 self._answers[key.topic_id, key.partition] = SharedPartition(
-                    key.partition, records=read.part(acquired), acquired=acquired
+                    key.partition, records=records, acquired=acquired
                 )
 
     def _fail_reading(self, leader: ShareLeader, error: ApiError | OSError) -> None:
@@ -296,6 +298,8 @@ class ShareFetching:
 
     def _answer(self) -> Buffers:
         self._stop_waiting()
+        for topic_id, _ in self._partitions:
+            self._share_partitions.fetch_requests[topic_id] += 1
         return encode_answer(self._answers, self._acknowledging, self._lock_duration_ms)
 
 

@@ -8,6 +8,7 @@ flight.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -16,6 +17,7 @@ from millstream.broker.sharing.leader import ShareLeader
 from millstream.broker.sharing.sessions import ShareSession, ShareSessions
 from millstream.coordination.cluster import ClusterImage, ResourceType
 from millstream.coordination.share_state import SharePartitionKey, StateBatch
+from millstream.coordination.sharing.window import RENEW
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -62,6 +64,10 @@ class SharePartitions:
         self._configs: dict[str, GroupConfig] = {}
         self._configs_version = -1  # of the metadata that they were taken from
         self.sessions = ShareSessions(on_close=self._session_closed)
+        # For metrics: records by type of acknowledgement, and requests by topic.
+        self.acknowledged = [0] * (RENEW + 1)
+        self.acknowledgement_requests: Counter[UUID] = Counter()
+        self.fetch_requests: Counter[UUID] = Counter()
         on_connection_closed.append(self.sessions.connection_closed)
         metadata.subscribe(self._on_commit)
 
@@ -88,6 +94,10 @@ class SharePartitions:
 
     def get(self, group_id: str, topic_id: UUID, index: int) -> ShareLeader | None:
         return self._groups.get(group_id, {}).get((topic_id, index))
+
+    def leaders(self) -> list[ShareLeader]:
+        """Those that are loaded, of all groups."""
+        return [leader for group in self._groups.values() for leader in group.values()]
 
     def current_leader(self, topic_id: UUID, index: int) -> tuple[int, int]:
         """The id and epoch of the partition's leader; -1 if unknown."""
@@ -137,7 +147,7 @@ class SharePartitions:
         """
         self._on_connection_closed.remove(self.sessions.connection_closed)
         self.sessions.close_all()
-        leaders = [leader for group in self._groups.values() for leader in group.values()]
+        leaders = self.leaders()
         deadline = self.tasks.loop.time() + STOP_SECONDS_MAX
         while any(each.is_writing for each in leaders) and self.tasks.loop.time() < deadline:
             await asyncio.sleep(STOP_POLL_SECONDS)

@@ -6,7 +6,8 @@
         0.0.0.0:9093    worker 1
         0.0.0.0:9094    worker 2
 
-Advertised ports count in the same way. Port 0 is any free port, for all of them.
+Advertised ports count in the same way. Port 0 is any free port, for all of them. Metrics have no
+shared address: worker 1 serves its own at the configured port, worker 2 at the next one.
 """
 
 from __future__ import annotations
@@ -50,12 +51,41 @@ def check_ports(config: BrokerConfig, workers: int) -> None:
                     f"listeners {other} and {endpoint.listener} both need port {port}: {workers} "
                     f"workers take {workers + 1} ports of each; move them apart"
                 )
+    _check_metrics_ports(config, workers, taken)
     for advertised in config.advertised_endpoints.values():
         if advertised.port + workers > PORT_MAX:
             raise ConfigError(
                 f"advertised.listeners, {advertised.listener}: {workers} workers need the ports "
                 f"{advertised.port} to {advertised.port + workers}, but {PORT_MAX} is the last"
             )
+
+
+def _check_metrics_ports(config: BrokerConfig, workers: int, taken: Mapping[int, str]) -> None:
+    address = config.metrics_address
+    if address is None or not address[1]:
+        return
+    ports = range(address[1], address[1] + workers)
+    if ports[-1] > PORT_MAX:
+        raise ConfigError(
+            f"millstream.metrics.listener: {workers} workers need the ports {ports[0]} to "
+            f"{ports[-1]}, but {PORT_MAX} is the last; use a lower port"
+        )
+    for port in ports:
+        if port in taken:
+            raise ConfigError(
+                f"millstream.metrics.listener and listener {taken[port]} both need port {port}: "
+                f"{workers} workers take {workers} ports for metrics; move them apart"
+            )
+
+
+def metrics_address(config: BrokerConfig, worker: int) -> dict[str, str]:
+    """The setting for the metrics of a worker: the first one has the port that is configured."""
+    address = config.metrics_address
+    if address is None:
+        return {}
+    host, port = address
+    shown = f"[{host}]" if ":" in host else host
+    return {"millstream.metrics.listener": f"{shown}:{port + worker - 1 if port else 0}"}
 
 
 def worker_addresses(

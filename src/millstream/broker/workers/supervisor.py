@@ -24,7 +24,11 @@ from millstream.broker.metadata.shared import SharedMetadata
 from millstream.broker.workers import rescaling
 from millstream.broker.workers.fencing import fence
 from millstream.broker.workers.layout import Layout
-from millstream.broker.workers.listeners import check_ports, worker_addresses
+from millstream.broker.workers.listeners import (
+    check_ports,
+    metrics_address,
+    worker_addresses,
+)
 from millstream.broker.workers.processes import Spare, Worker, WorkerFailed
 from millstream.broker.workers.restarts import Restarts
 from millstream.broker.workers.worker import Assignment
@@ -121,6 +125,7 @@ class Supervisor:
         settings["node.id"] = str(number)
         settings["log.dirs"] = ",".join(self._layout.worker_directories(number))
         settings |= worker_addresses(self._config, number, ports).settings()
+        settings |= metrics_address(self._config, number)
         return Assignment(
             number,
             settings,

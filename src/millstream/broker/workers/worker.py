@@ -8,11 +8,11 @@ notices that its parent is gone. It holds its presence lock as long as it lives.
 from __future__ import annotations
 
 import json
-import logging
 import sys
 from functools import partial
 from typing import NamedTuple
 
+from millstream import json_logs
 from millstream.broker.child import end_with_parent
 from millstream.broker.metadata.shared import open_shared
 from millstream.broker.server import BrokerServer, run
@@ -47,14 +47,13 @@ def main() -> None:
 
 
 def serve(assignment: Assignment) -> None:
-    name = f"worker {assignment.worker}"
-    log_format = f"%(asctime)s %(levelname)s {name} %(name)s %(message)s"
-    logging.basicConfig(level=logging.INFO, format=log_format)
+    config = BrokerConfig.from_values(assignment.settings)
+    json_logs.configure(config.millstream_log_format, worker=assignment.worker)
     end_with_parent()
     try:
         lock = _take_presence(assignment)
         run(
-            BrokerConfig.from_values(assignment.settings),
+            config,
             ready=_tell_parent,
             build=partial(
                 BrokerServer,

@@ -55,6 +55,10 @@ class ClassicGroupRecord:
         return self.state.value
 
     @property
+    def member_count(self) -> int:
+        return len(self.members)
+
+    @property
     def is_empty(self) -> bool:
         return self.state is ClassicState.EMPTY
 

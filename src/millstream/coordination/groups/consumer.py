@@ -174,6 +174,10 @@ class ConsumerGroup:
     # --- queries -------------------------------------------------------------------------------
 
     @property
+    def member_count(self) -> int:
+        return len(self.members)
+
+    @property
     def is_empty(self) -> bool:
         return not self.members
 

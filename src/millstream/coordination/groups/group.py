@@ -140,6 +140,9 @@ class Group(Protocol):
         """Whether it has no members."""
         ...
 
+    @property
+    def member_count(self) -> int: ...
+
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member consumes the topic; True if unknown."""
         ...

@@ -128,6 +128,10 @@ class ShareGroup:
     # --- questions -------------------------------------------------------------------------------
 
     @property
+    def member_count(self) -> int:
+        return len(self.members)
+
+    @property
     def is_empty(self) -> bool:
         return not self.members
 

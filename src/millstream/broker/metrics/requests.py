@@ -1,0 +1,192 @@
+"""Metrics of requests and connections."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from millstream.broker.counters import (
+    FETCH,
+    FOLLOWER_FETCH,
+    ApiTimes,
+    ConnectionSurvey,
+    Counters,
+)
+from millstream.metrics.distribution import Distribution
+from millstream.metrics.exposition import (
+    Family,
+    Sample,
+    counter,
+    gauge,
+    label_text,
+    labels,
+    summary_samples,
+)
+
+MS = 1000.0
+PROCESSOR = "0"  # there is one event loop
+
+_NOT_MEASURED = Distribution()
+
+
+def request_name(api: str) -> str:
+    """Kafka's name of an API, such as AddPartitionsToTxn."""
+    return "".join(part.capitalize() for part in api.split("_"))
+
+
+def families(counters: Counters, now: float) -> Iterator[Family]:
+    """`now` is a reading of `perf_counter`."""
+    prefix = "kafka_network_requestmetrics"
+    meters = list(counters.meters.values())
+    requests: Counter[tuple[str, int]] = Counter()
+    for meter in meters:
+        requests[request_name(meter.api), meter.version] += meter.count
+    yield counter(
+        f"{prefix}_requests_total",
+        "Requests by API and version.",
+        ((labels(request=name, version=version), n) for (name, version), n in requests.items()),
+    )
+    yield counter(
+        f"{prefix}_errors_total",
+        "Errors in responses by API and error; a response has one per topic or partition.",
+        (
+            (labels(request=request_name(api), error=code.name), count)
+            for (api, code), count in list(counters.errors.items())
+        ),
+    )
+    counts: Counter[str] = Counter()
+    for (name, _), meter in counters.meters.items():
+        counts[name] += meter.count
+    timed = _timed(counters)
+    for name, help, choose in (
+        ("totaltimems", "Time until the response is ready", lambda it: it.total),
+        ("localtimems", "Of that, the time in the broker's code", lambda it: it.local),
+        ("remotetimems", "Of that, the time of waiting for records, a flush or others", _remote),
+    ):
+        yield _summary(f"{prefix}_{name}", help, timed, counts, choose, now)
+    for name, help in (
+        ("requestqueuetimems", "Requests are not queued here: always 0"),
+        ("responsequeuetimems", "Responses are not queued here: always 0"),
+        ("responsesendtimems", "Not measured: always 0"),
+    ):
+        yield _summary(f"{prefix}_{name}", help, timed, counts, lambda _: _NOT_MEASURED, now)
+
+
+def _remote(times: ApiTimes) -> Distribution:
+    return times.remote
+
+
+def _timed(counters: Counters) -> list[tuple[str, str, ApiTimes]]:
+    """Label, name and times. Kafka has Fetch for all, and one name each for clients and brokers."""
+    found = []
+    for name, times in list(counters.times.items()):
+        if name == FETCH:
+            found += [("Fetch", name, times), ("FetchConsumer", name, times)]
+        elif name == FOLLOWER_FETCH:
+            found.append(("FetchFollower", name, times))
+        else:
+            found.append((request_name(name), name, times))
+    return found
+
+
+def _summary(
+    name: str,
+    help: str,
+    timed: list[tuple[str, str, ApiTimes]],
+    counts: Counter[str],
+    choose: Callable[[ApiTimes], Distribution],
+    now: float,
+) -> Family:
+    def samples() -> Iterator[Sample]:
+        for label, api, times in timed:
+            text = labels(request=label)
+            chosen = choose(times)
+            if chosen is _NOT_MEASURED:
+                yield f"_sum{text}", 0
+                yield f"_count{text}", counts[api]
+            else:
+                yield from summary_samples(text, chosen, now, scale=MS, count=counts[api])
+
+    return Family(name, "summary", f"{help}, in milliseconds.", samples())
+
+
+def connection_families(survey: ConnectionSurvey, creation_rate: float) -> Iterator[Family]:
+    prefix = "kafka_server_socket_server_metrics"
+    yield gauge(
+        f"{prefix}_connection_count",
+        "Open connections.",
+        (
+            (labels(listener=listener, networkProcessor=PROCESSOR), count)
+            for listener, count in survey.per_listener.items()
+        ),
+    )
+    yield gauge(
+        f"{prefix}_connections_software",
+        "Open connections by the software of the client.",
+        (
+            (
+                label_text(
+                    {
+                        "clientSoftwareName": name,
+                        "clientSoftwareVersion": version,
+                        "listener": listener,
+                        "networkProcessor": PROCESSOR,
+                    }
+                ),
+                count,
+            )
+            for (name, version, listener), count in survey.per_software.items()
+        ),
+    )
+    yield gauge(
+        f"{prefix}_connection_creation_rate",
+        "Connections accepted per second, in the last minute.",
+        ((labels(networkProcessor=PROCESSOR), creation_rate),),
+    )
+    yield counter("millstream_connections_accepted_total", "Connections accepted.", survey.accepted)
+    yield counter(
+        "millstream_connections_refused_total",
+        "Connections refused because of a limit.",
+        survey.refused,
+    )
+    yield from _waiting_families(survey)
+
+
+def _waiting_families(survey: ConnectionSurvey) -> Iterator[Family]:
+    yield gauge(
+        "kafka_network_requestchannel_requestqueuesize",
+        "Connections whose next request has to wait.",
+        survey.held_back,
+    )
+    yield gauge(
+        "kafka_network_requestchannel_responsequeuesize",
+        "Connections whose clients have not read all responses.",
+        survey.unread,
+    )
+    yield gauge(
+        "kafka_server_delayedoperationpurgatory_purgatorysize",
+        "Requests that wait: for a flush or replicas, for records, for other members.",
+        (
+            (label_text({"delayedOperation": operation}), count)
+            for operation, count in (
+                ("Produce", survey.waiting_produces),
+                ("Fetch", survey.waiting_fetches),
+                ("Rebalance", survey.tasks),
+            )
+        ),
+    )
+    yield gauge(
+        "millstream_queued_response_bytes",
+        "Memory of responses that clients have not read.",
+        survey.response_bytes,
+    )
+    yield gauge(
+        "millstream_queued_request_bytes",
+        "Memory of requests that are not handled yet.",
+        survey.request_bytes,
+    )
+    yield gauge(
+        "millstream_muted_connections",
+        "Connections that are throttled by a quota or by a backlog policy.",
+        survey.muted,
+    )
