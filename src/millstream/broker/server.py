@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from millstream.broker import handlers
+from millstream.broker.backlog.backlog import BacklogPolicies
 from millstream.broker.coordinators.registry import Coordinators
 from millstream.broker.maintenance.cleaning import CleaningThread
 from millstream.broker.maintenance.jobs import Background
@@ -183,6 +184,7 @@ class BrokerServer:
         self.coordinators.start()
         self._undo.push_async_callback(self._stop_serving)
         self._start_maintenance()
+        self.backlog.start()
         if not self.directories.clean:
             # It forgets what was lost, before others can write something else to that place.
             await self.coordinators.share_state_loaded()
@@ -282,6 +284,16 @@ class BrokerServer:
             from millstream.broker.counters import Counters
 
             self._counters = Counters()
+        self.backlog = BacklogPolicies(
+            metadata=self.metadata,
+            configs=self.configs,
+            partitions=self.partitions,
+            coordinators=self.coordinators,
+            peers=self.peers,
+            directories=self.directories,
+            tasks=self.tasks,
+            clock=self.clock,
+        )
         self.services = self._services()
         config = self.config
         limits = ConnectionLimits(
@@ -315,6 +327,7 @@ class BrokerServer:
             directories=self.directories,
             fetch_sessions=FetchSessionCache(self.config.max_incremental_fetch_session_cache_slots),
             produce_templates=produce_templates,
+            backlog=self.backlog,
             load=Load(),
             tasks=self.tasks,
             turn=self.turn,

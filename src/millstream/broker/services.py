@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from millstream.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
+    from millstream.broker.backlog.backlog import BacklogPolicies
+    from millstream.broker.backlog.budget import HoldBudget
     from millstream.broker.coordinators.registry import Coordinators
     from millstream.broker.counters import Counters
     from millstream.broker.metadata.actions import ClusterActions
@@ -69,6 +71,7 @@ class Services:
     directories: LogDirectories
     fetch_sessions: FetchSessionCache
     produce_templates: ProduceTemplates
+    backlog: BacklogPolicies
     load: Load
     tasks: Tasks
     turn: Turn
@@ -105,13 +108,14 @@ def _without_connection(ms: int) -> None:
 class Client:
     """The client of a connection."""
 
-    __slots__ = ("fetch_pacer", "mute", "principal", "software", "takes_files")
+    __slots__ = ("fetch_pacer", "hold_budget", "mute", "principal", "software", "takes_files")
 
     def __init__(self, mute: Callable[[int], None] = _without_connection) -> None:
         self.mute = mute  # throttle it: handle none of its requests for so many ms
         self.principal: Principal = ANONYMOUS  # who it is, once it is authenticated
         self.takes_files = False  # whether responses can contain ranges of files
         self.software = ""  # name and version, if it has sent them (KIP-511)
+        self.hold_budget: HoldBudget | None = None  # once a request has been held
         self.fetch_pacer: FetchPacer | None = None  # once it has read in bulk, if it needs one
 
 

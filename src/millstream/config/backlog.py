@@ -40,6 +40,11 @@ class BacklogPolicy(NamedTuple):
         """Whether a group counts, by its name."""
         return _pattern(self.groups).fullmatch(group_id) is not None
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The groups that are named, not matched by a pattern."""
+        return tuple(group for group in self.groups if "*" not in group)
+
     def usage(self, size_bytes: int, age_ms: int) -> float:
         """How much of its bound a backlog uses; from 1 on, the policy applies."""
         used = 0.0
@@ -79,8 +84,8 @@ def check_backlog(config: TopicConfig) -> None:
         if is_bounded or config.millstream_backlog_groups:
             name = GROUPS if not is_bounded else BYTES if _has_bytes(config) else AGE
             raise ConfigError(
-                f"{name} is set, but {POLICY} is retain: set it to drop, hold or reject, in the "
-                "same request"
+                f"{name} is set, but {POLICY} is retain: set that to drop, hold or reject, or "
+                f"remove {name}, in the same request"
             )
         return
     if not is_bounded:

@@ -1,6 +1,6 @@
 """How much of a log lies between two offsets in bytes, and how old the record at an offset is.
 
-Sizes are those of whole batches, as they are stored. All functions are safe in any thread; unless
+Sizes are those of batches as they are stored. All functions are safe in any thread; unless
 they `may_block`, they raise `NotCached` rather than read the disk.
 """
 
@@ -12,7 +12,8 @@ from millstream.storage.segment import Segment
 
 
 def bytes_between(log: Log, first: int, end: int, *, may_block: bool) -> int:
-    """Bytes of the batches from the one with offset `first` up to the one before `end`."""
+    """Bytes of the records from `first` on in the batches that begin before `end`. Of the first
+    batch, the share of its offsets that are at or after `first` counts."""
     return read_files(log, lambda: _bytes_between(log, first, end, may_block=may_block))
 
 
@@ -36,7 +37,13 @@ def _bytes_between(log: Log, first: int, end: int, *, may_block: bool) -> int:
     if first >= end:
         return 0
     segments, start_number = log.find_segment(first)
-    start = _position(segments[start_number], first, may_block=may_block)
+    located = segments[start_number].locate(first, may_block=may_block)
+    if located is None:  # compaction left nothing at the end of this segment
+        start = segments[start_number].size
+    else:
+        start, header = located
+        before = max(first - header.base_offset, 0)
+        start += header.size_bytes * before // (header.last_offset + 1 - header.base_offset)
     stop_number, stop = _end_position(log, segments, end, may_block=may_block)
     whole = sum(segment.size for segment in segments[start_number:stop_number])
     return max(whole + stop - start, 0)

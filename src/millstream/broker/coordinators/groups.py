@@ -126,6 +126,11 @@ class GroupCoordinator:
     def shards(self) -> list[GroupShard]:
         return self._runtime.active_shards()
 
+    def shard_of(self, group_id: str) -> GroupShard | None:
+        """The shard of a group, if this broker coordinates it and has loaded it; also with state
+        that is not durable yet."""
+        return None if self.has_no_groups else self._runtime.peek(self.index_of(group_id))
+
     def index_of(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` that the group belongs to."""
         return self._internal.index_of(group_id)

@@ -530,6 +530,13 @@ class CoordinatorRuntime(Generic[Shard]):
         """The loaded shards, for queries that may see state that is not durable (lag, metrics)."""
         return [loaded.shard for loaded in self._shards.values() if loaded.is_active]
 
+    def peek(self, index: int) -> Shard | None:
+        """The shard, if it is loaded."""
+        loaded = self._shards.get(index)
+        if loaded is None or loaded.is_closed or not loaded.is_active:
+            return None
+        return loaded.shard
+
     def shard(self, index: int) -> Shard:
         """The shard itself, for synchronous queries. Raises `ApiError` if it is not loaded."""
         return self._active(index).shard

@@ -20,6 +20,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from millstream.broker.deferred import Deferred, DeferredAppend
+from millstream.broker.handlers._holding import admit, hold
 from millstream.broker.handlers._leader_hints import current_leader, endpoints_of
 from millstream.broker.handlers._produce_transactions import (
     Question,
@@ -68,7 +69,10 @@ def _produce_by_template(
 ) -> bytes | Deferred | None:
     """A request that differs from an earlier one only in its records."""
     records = template.records_of(body)
-    if records is None or template.partition.offline_error is not None:
+    partition = template.partition
+    if records is None or partition.offline_error is not None:
+        return _produce(context, body)
+    if partition.admission is not None and not partition.admission.is_open():
         return _produce(context, body)
     try:
         pending = template.partition.append(
@@ -91,6 +95,17 @@ def _produce_by_template(
 def _produce(context: RequestContext, body: Buffer) -> bytes | Deferred | None:
     """Any request, decoded in full."""
     request = decode_produce_request(body, context.api_version)
+    if context.services.backlog.is_used:
+        held = hold(context, body, request, _produce_admitted)
+        if held is not None:
+            return held
+    return _produce_admitted(context, body, request)
+
+
+def _produce_admitted(
+    context: RequestContext, body: Buffer, request: ProduceRequest
+) -> bytes | Deferred | None:
+    """A request that is not held, or no longer."""
     question = None if _refusal(request) else question_of(context, request)
     if question is None:
         return _append(context, body, request)
@@ -152,6 +167,8 @@ def _append(
                 if refusal is not None:
                     raise refusal
                 partition = _find(context, topic.key, index)
+                if partition.admission is not None:
+                    admit(context, partition.admission, request.acks)
                 pending = partition.append(
                     records or b"",
                     acks=request.acks,

@@ -336,6 +336,11 @@ class Leadership(LeadershipCore):
         self._ended.append(EndedTransaction(first_offset, marker_offset))
 
     @property
+    def appended_bytes(self) -> int:
+        """All that was appended since this leadership began."""
+        return self._appended_bytes
+
+    @property
     def ended(self) -> tuple[EndedTransaction, ...]:
         """Transactions whose end markers are not below the high watermark."""
         return tuple(self._ended)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from uuid import UUID
 
+    from millstream.broker.replicas.admission import Admission
     from millstream.broker.replicas.flushing import Flusher
     from millstream.clock import Clock
     from millstream.coordination.cluster import PartitionImage
@@ -109,6 +110,7 @@ class Partition(PartitionCore):
         self._clock = clock
         self._watchers = set()
         self.guards = VerificationGuards()
+        self.admission: Admission | None = None  # if a slow consumer can stop producers
         self.in_sync: InSyncSet | None = None  # if this broker leads and there are other replicas
         self.following: FollowerReplica | None = None  # if another broker leads
         # Called when the log has grown or the role has changed; None if nobody waits for that.

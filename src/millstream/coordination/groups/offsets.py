@@ -201,7 +201,7 @@ class OffsetStore:
             offsets = group.get(topic.topic, {})
             for partition in topic.partitions:
                 value = offsets.get(partition)
-                if value is not None and _is_other_topic(value.topic_id, topic.topic_id):
+                if value is not None and is_other_topic(value.topic_id, topic.topic_id):
                     value = None
                 if (topic.topic, partition) in unstable:
                     fetched.append(_unstable(topic.topic, partition))
@@ -251,7 +251,7 @@ class OffsetStore:
         keys = dict.fromkeys(
             key
             for key, value in (*committed, *pending)
-            if not _is_other_topic(value.topic_id, topic_id)
+            if not is_other_topic(value.topic_id, topic_id)
         )
         return [CoordinatorRecord(key, None) for key in keys]
 
@@ -285,7 +285,7 @@ def _unstable(topic: str, partition: int) -> FetchedOffset:
     return FetchedOffset(topic, partition, error=ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 
-def _is_other_topic(committed: uuid.UUID, asked: uuid.UUID) -> bool:
+def is_other_topic(committed: uuid.UUID, asked: uuid.UUID) -> bool:
     """Whether the offset was committed to another topic of the same name, by its id."""
     return NO_TOPIC_ID not in (committed, asked) and committed != asked
 
