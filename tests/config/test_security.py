@@ -37,15 +37,15 @@ def test_setting_of_a_mechanism_wins_over_that_of_its_listener() -> None:
     config = BrokerConfig.from_values(
         {
             **TWO_LISTENERS,
-            "sasl.jaas.config": "all",
-            "listener.name.external.sasl.jaas.config": "listener",
-            "listener.name.external.scram-sha-256.sasl.jaas.config": "mechanism",
+            "sasl.jaas.config": "all required",
+            "listener.name.external.sasl.jaas.config": "listener required",
+            "listener.name.external.scram-sha-256.sasl.jaas.config": "mechanism required",
         }
     )
     found = config.listener_settings("EXTERNAL", "SCRAM-SHA-256").sasl_jaas_config
-    assert found == "mechanism"
-    assert config.listener_settings("EXTERNAL", "PLAIN").sasl_jaas_config == "listener"
-    assert config.listener_settings("INTERNAL", "PLAIN").sasl_jaas_config == "all"
+    assert found == "mechanism required"
+    assert config.listener_settings("EXTERNAL", "PLAIN").sasl_jaas_config == "listener required"
+    assert config.listener_settings("INTERNAL", "PLAIN").sasl_jaas_config == "all required"
 
 
 def test_client_certificates_of_a_sasl_listener_need_its_prefix() -> None:

@@ -17,7 +17,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -476,6 +476,10 @@ def _check_protocols(config: BrokerConfig, listeners: list[str]) -> None:
                 f"listener {name} is not in listener.security.protocol.map: add {name}:PLAINTEXT, "
                 f"or {name}:SASL_SSL"
             )
+        if config.listener_protocols[name].uses_sasl:
+            from millstream.config.sasl import check_sasl  # only then
+
+            check_sasl(name, partial(config.listener_settings, name))
     for name in config.of_listeners:
         listener = find_listener_setting(name).listener
         if listener not in listeners and listener not in config.controller_listener_names:

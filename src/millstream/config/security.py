@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from millstream.config.setting import (
     Mode,
     Setting,
+    boolean,
     integer,
+    java_class,
     long,
     password,
     settings_of,
@@ -137,6 +139,55 @@ class SecuritySettings:
         **_PER_BROKER,
         doc="The mechanism with which brokers log in to each other. (Kafka's default is GSSAPI, "
         "which is not supported.)",
+    )
+    sasl_server_callback_handler_class: str | None = java_class(
+        None,
+        options=(
+            "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler",
+            "org.apache.kafka.common.security.oauthbearer.secured"
+            ".OAuthBearerValidatorCallbackHandler",
+        ),
+        doc="Accepted so that Kafka's settings for OAUTHBEARER work: what it names is what "
+        "Millstream does.",
+    )
+    sasl_oauthbearer_jwks_endpoint_url: str | None = string(
+        None,
+        doc="Where the public keys are that sign the tokens of OAUTHBEARER: https://... or "
+        "file:///..., a JSON Web Key Set.",
+    )
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = long(
+        3_600_000, low=1000, importance="low", doc="How often these keys are loaded again."
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int = long(
+        100, low=1, importance="low", doc="How soon they are, after a failure; doubled each time."
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int = long(
+        10_000, low=1, importance="low", doc="The longest time until then."
+    )
+    sasl_oauthbearer_clock_skew_seconds: int = integer(
+        30,
+        low=0,
+        importance="low",
+        doc="By how much the clocks of the broker and of the issuer of tokens may differ.",
+    )
+    sasl_oauthbearer_expected_audience: tuple[str, ...] = strings(
+        (),
+        doc="One of these has to be in the claim aud of a token; empty: any token that is signed.",
+    )
+    sasl_oauthbearer_expected_issuer: str | None = string(
+        None, doc="What the claim iss of a token has to be; by default, anything."
+    )
+    sasl_oauthbearer_scope_claim_name: str = string(
+        "scope", importance="low", doc="The claim with the scopes of a token."
+    )
+    sasl_oauthbearer_sub_claim_name: str = string(
+        "sub", importance="low", doc="The claim with the name of the user."
+    )
+    millstream_sasl_oauthbearer_unsecured: bool = boolean(
+        False,
+        ours=True,
+        importance="low",
+        doc="For tests only: accept tokens without a signature (alg none), which anyone can write.",
     )
     sasl_server_max_receive_size: int = integer(
         524_288, doc="The largest request accepted before a client is authenticated."

@@ -43,6 +43,7 @@ class Kind(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    CLASS = 8
     PASSWORD = 9
 
 
@@ -202,6 +203,11 @@ def string(default: str | None, *, doc: str, **options: Any) -> Any:
 def password(default: None, *, doc: str, **options: Any) -> Any:
     """A secret: never shown by requests, in errors or in logs."""
     return _declare(Kind.PASSWORD, default, doc, **options)
+
+
+def java_class(default: str | None, *, doc: str, **options: Any) -> Any:
+    """The name of a class of Kafka's, which stands for something that Millstream does."""
+    return _declare(Kind.CLASS, default, doc, **options)
 
 
 def strings(default: tuple[str, ...] | frozenset[str] | None, *, doc: str, **options: Any) -> Any:

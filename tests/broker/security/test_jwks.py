@@ -18,7 +18,6 @@ from millstream.broker.security.jwks import (
     UNKNOWN_KEY_INTERVAL_MS,
     SigningKeys,
     Timing,
-    check_url,
 )
 from millstream.errors import ConfigError
 from millstream.security.oauthbearer import InvalidToken
@@ -179,20 +178,3 @@ def test_answers_that_are_not_taken(
     ):
         eventually(lambda: "cannot load the keys of tokens" in caplog.text)
         assert not is_valid(keys, "rsa")
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://id.example/keys",
-        "https:///keys",
-        "ftp://id.example/keys",
-        "keys.json",
-        "http://[",
-        "https://user:secret@id.example/keys",
-    ],
-)
-def test_urls_that_are_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"sasl\.oauthbearer\.jwks\.endpoint\.url") as refused:
-        check_url(url)
-    assert "secret" not in str(refused.value)

@@ -13,17 +13,16 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from millstream.clock import Clock
+from millstream.config.sasl import JWKS_URL, check_jwks_url
 from millstream.errors import ConfigError
 from millstream.security.oauthbearer import BearerToken, InvalidToken
 from millstream.security.tokens import Jwks, TokenRules, UnknownKey, check_jwt
 
 logger = logging.getLogger("millstream.security")
 
-SETTING = "sasl.oauthbearer.jwks.endpoint.url"
 BYTES_MAX = 1 << 20
 TIMEOUT_SECONDS = 10.0
 UNKNOWN_KEY_INTERVAL_MS = 10_000
-_LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 class Timing(NamedTuple):
@@ -39,7 +38,7 @@ class SigningKeys:
 
     def __init__(self, url: str, timing: Timing, clock: Clock) -> None:
         """Raises `ConfigError` for a URL that cannot be, and a file without keys."""
-        self._url = check_url(url)
+        self._url = check_jwks_url(url)
         self._timing = timing
         self._clock = clock
         self._wake = threading.Event()
@@ -98,26 +97,9 @@ class SigningKeys:
                 "OAUTHBEARER needs PyJWT and cryptography: pip install 'millstream[security]'"
             ) from None
         except (ConfigError, OSError) as error:
-            raise ConfigError(f"{SETTING}={self._url}: {error}") from None
+            raise ConfigError(f"{JWKS_URL}={self._url}: {error}") from None
         logger.info("loaded %d keys of tokens from %s", len(keys), self._url)
         return keys
-
-
-def check_url(url: str) -> str:
-    """Raises `ConfigError`. Over plain HTTP anyone on the way could replace the keys."""
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise ConfigError(f"{SETTING} is not a URL: {error}") from None
-    if parts.username or parts.password:
-        raise ConfigError(f"{SETTING} contains a user or password, which is not supported")
-    is_local = parts.scheme == "http" and parts.hostname in _LOCAL
-    if not (is_local or (parts.scheme == "https" and parts.hostname) or parts.scheme == "file"):
-        raise ConfigError(
-            f"{SETTING} is {url}: it must begin with https:// or file:///, or with http:// and an "
-            "address of this machine"
-        )
-    return url
 
 
 def _read(url: str) -> bytes:
