@@ -22,7 +22,7 @@ from millstream.errors import ConfigError
 from tests.peers.apicurio import Apicurio, program, start_apicurio
 from tests.peers.cache import PeerMissing
 from tests.peers.schema_registry import SchemaRegistry, running_registry
-from tests.peers.secure_kafka import make_certificates
+from tests.peers.secured import Certificates
 from tests.peers.servers import free_port
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
@@ -142,8 +142,9 @@ def test_schema_of_another_kind_is_refused(server: SchemaRegistry) -> None:
 
 
 def test_registry_may_speak_tls(tmp_path: Path) -> None:
-    authority, certificate, _ = make_certificates(tmp_path)
-    with running_registry(certificate) as server:
+    certificates = Certificates(tmp_path)
+    authority = certificates.authority
+    with running_registry(certificates.sign("registry")) as server:
         number = server.add("orders-value", ORDER)
         assert client(server, ca_location=str(authority)).schema(number)
         with pytest.raises(ConfigError, match=r"not trusted.*schema\.registry\.ssl\.ca\.location"):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from cryptography.hazmat.primitives import serialization
 
 from millstream.client.cluster import Cluster, TopicInfo
@@ -17,7 +19,10 @@ from millstream.client.security import Security, read_connection
 from millstream.errors import ApiError, ConfigError
 from millstream.security.certificates import make_authority
 from tests.peers.patience import PATIENCE_SECONDS
-from tests.peers.secure_kafka import PASSWORD, USER, SecureKafka, start_secure_kafka
+from tests.peers.secured import Secured, start_secured
+from tests.peers.secured_clients import KINDS, settings_of
+
+SESSION_MS = 2000
 
 
 def test_security_takes_the_settings_of_kafka_clients() -> None:
@@ -228,70 +233,139 @@ def test_file_of_settings_has_others_too(tmp_path: Path) -> None:
     )
 
 
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
-    running = start_secure_kafka(tmp_path_factory.mktemp("secure"))
+@pytest.fixture(scope="module", params=KINDS)
+def secured(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Secured]:
+    running = start_secured(
+        request.param,
+        tmp_path_factory.mktemp("secured"),
+        ["ann"],
+        {"connections.max.reauth.ms": str(SESSION_MS)},
+    )
+    running.add_scram_user("ann")
     yield running
     running.stop()
 
 
-def topics_at(bootstrap: str, settings: dict[str, str]) -> dict[str, TopicInfo]:
+def topics_at(bootstrap: str, settings: Mapping[str, str]) -> dict[str, TopicInfo]:
     with Cluster(bootstrap, security=settings, timeout_seconds=PATIENCE_SECONDS) as cluster:
         return cluster.retrying(lambda: cluster.refresh(None))
 
 
-@pytest.mark.java
-def test_security_meets_a_broker_that_asks_for_certificates(kafka: SecureKafka) -> None:
-    trusting = {"security.protocol": "SSL", "ssl.ca.location": str(kafka.authority)}
-    known = trusting | {"ssl.certificate.location": str(kafka.client)}
-    assert topics_at(kafka.ssl_bootstrap, known) == {}
+def test_client_shows_a_certificate_where_it_is_asked_for(secured: Secured) -> None:
+    bootstrap = secured.address("SSL")
+    authority = secured.certificates.authority
+    store = secured.certificates.sign("me")
+    trusting = {"security.protocol": "SSL", "ssl.ca.location": str(authority)}
+    known = trusting | {"ssl.certificate.location": str(store)}
+    assert topics_at(bootstrap, known) == {}
     java = {
         "security.protocol": "SSL",
         "ssl.truststore.type": "PEM",
-        "ssl.truststore.certificates": kafka.authority.read_text(),
+        "ssl.truststore.certificates": authority.read_text(),
         "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(kafka.client),
+        "ssl.keystore.location": str(store),
     }
-    assert topics_at(kafka.ssl_bootstrap, java) == {}
+    assert topics_at(bootstrap, java) == {}
     with pytest.raises(ConfigError, match=r"wants a certificate of its clients.*; set ssl.cert"):
-        topics_at(kafka.ssl_bootstrap, trusting)
+        topics_at(bootstrap, trusting)
     with pytest.raises(ConfigError, match=r"certificate is not trusted.*; set ssl.ca.location"):
-        topics_at(kafka.ssl_bootstrap, {"security.protocol": "SSL"})
+        topics_at(bootstrap, {"security.protocol": "SSL"})
+    unencrypted = ("127.0.0.1", secured.ports["PLAINTEXT"])
     with pytest.raises(OSError, match=r"ended TLS .*; a listener without TLS does so"):
-        Connection(("127.0.0.1", kafka.server.port), security=Security.from_settings(known))
+        Connection(unencrypted, security=Security.from_settings(known))
+    with pytest.raises(OSError, match=r"a listener that expects TLS .*security.protocol"):
+        Connection(("127.0.0.1", secured.ports["SSL"]), timeout_seconds=PATIENCE_SECONDS)
 
 
-@pytest.mark.java
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
-def test_security_meets_a_broker_that_asks_for_passwords(
-    kafka: SecureKafka, mechanism: str
-) -> None:
-    settings = {
-        "security.protocol": "SASL_SSL",
-        "ssl.ca.location": str(kafka.authority),
-        "sasl.mechanism": mechanism,
-        "sasl.username": USER,
+def test_new_certificates_are_used_by_new_connections(secured: Secured) -> None:
+    """The files are read for each connection: no client has to be restarted."""
+    store = secured.certificates.sign("renewed", days=-1)
+    security = {
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(secured.certificates.authority),
+        "ssl.certificate.location": str(store),
     }
-    assert topics_at(kafka.sasl_bootstrap, settings | {"sasl.password": PASSWORD}) == {}
-    with pytest.raises(ApiError, match="SASL_AUTHENTICATION_FAILED"):
-        topics_at(kafka.sasl_bootstrap, settings | {"sasl.password": "wrong"})
+    with Cluster(
+        secured.address("SSL"), security=security, timeout_seconds=PATIENCE_SECONDS
+    ) as cluster:
+        with pytest.raises((OSError, ConfigError)):
+            cluster.refresh(None)
+        secured.certificates.sign("renewed")
+        assert cluster.retrying(lambda: cluster.refresh(None)) == {}
 
 
-@pytest.mark.java
-def test_security_names_the_mechanisms_that_the_broker_offers(kafka: SecureKafka) -> None:
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("listener", ["SASL_SSL", "SASL_PLAINTEXT"])
+def test_client_authenticates_with_a_password(
+    secured: Secured, mechanism: str, listener: str
+) -> None:
+    settings = settings_of(secured, "ann", mechanism, listener)
+    if listener == "SASL_PLAINTEXT":
+        del settings["ssl.ca.location"]
+    assert topics_at(secured.address(listener), settings) == {}
+    with pytest.raises(ApiError, match="SASL_AUTHENTICATION_FAILED") as refused:
+        topics_at(secured.address(listener), settings | {"sasl.password": "wr0ng"})
+    assert "wr0ng" not in str(refused.value)
+
+
+def test_client_authenticates_with_a_token(secured: Secured, tmp_path: Path) -> None:
+    file = tmp_path / "token"
     settings = {
         "security.protocol": "SASL_SSL",
-        "ssl.ca.location": str(kafka.authority),
-        "sasl.mechanism": "SCRAM-SHA-512",
-        "sasl.username": USER,
-        "sasl.password": PASSWORD,
+        "ssl.ca.location": str(secured.certificates.authority),
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": file.as_uri(),
+    }
+    file.write_text(secured.issuer.token("ann"))
+    assert topics_at(secured.address("SASL_SSL"), settings) == {}
+    admin = AdminClient(
+        Security.from_settings(settings).librdkafka()
+        | {"bootstrap.servers": secured.address("SASL_SSL"), "log_level": 0}
+    )
+    assert admin.list_topics(timeout=PATIENCE_SECONDS).topics == {}
+    file.write_text(secured.issuer.token("ann", aud="others"))
+    with pytest.raises(ApiError, match="SASL_AUTHENTICATION_FAILED"):
+        topics_at(secured.address("SASL_SSL"), settings)
+
+
+def test_client_learns_which_mechanisms_there_are(secured: Secured, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a.b.c")
+    settings = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": token.as_uri(),
     }
     with pytest.raises(
-        ApiError, match=r"does not support SASL mechanism SCRAM-SHA-512; .*SCRAM-SHA-256"
+        ApiError, match=r"does not support SASL mechanism OAUTHBEARER; .*SCRAM-SHA-256"
     ):
-        topics_at(kafka.sasl_bootstrap, settings)
-    with pytest.raises(OSError, match=r"a listener that expects TLS .*security.protocol"):
-        Connection(
-            ("127.0.0.1", int(kafka.ssl_bootstrap.rpartition(":")[2])),
-            timeout_seconds=PATIENCE_SECONDS,
-        )
+        topics_at(secured.address("SASL_PLAINTEXT"), settings)
+
+
+def test_session_is_renewed_before_it_ends(secured: Secured) -> None:
+    """Also with requests in flight, whose responses must not get lost."""
+    settings = settings_of(secured, "ann", "SCRAM-SHA-512")
+    address = ("127.0.0.1", secured.ports["SASL_SSL"])
+    security = Security.from_settings(settings)
+    with Connection(address, security=security, timeout_seconds=PATIENCE_SECONDS) as connection:
+        version = connection.version_for("metadata")
+        started, answers = time.monotonic(), 0
+        while time.monotonic() - started < 3 * SESSION_MS / 1000:
+            for _ in range(3):
+                connection.send_fields("metadata", version, {"topics": []})
+                time.sleep(0.05)
+            found = [type(connection.receive()).__name__ for _ in range(3)]
+            assert found == ["MetadataResponse"] * 3
+            answers += 3
+        assert connection.is_idle
+    assert answers > 3
+
+
+def test_session_that_ended_while_idle_is_renewed(secured: Secured) -> None:
+    address = ("127.0.0.1", secured.ports["SASL_SSL"])
+    security = Security.from_settings(settings_of(secured, "ann"))
+    with Connection(address, security=security, timeout_seconds=PATIENCE_SECONDS) as connection:
+        time.sleep(1.5 * SESSION_MS / 1000)
+        assert connection.call("metadata", {"topics": []}).brokers

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from pyspark.errors import AnalysisException, StreamingQueryException
 
 from tests.peers.patience import PATIENCE_SECONDS
-from tests.peers.secure_kafka import PASSWORD, SCRAM_MODULE, USER, start_secure_kafka
+from tests.peers.secured import SCRAM_MODULE, password_of, start_secured
 from tests.pipelines.conftest import Topics, run_to_end
 
 if TYPE_CHECKING:
@@ -235,10 +235,14 @@ def test_stream_takes_over_the_checkpoint_of_sparks_own_connector(
     assert run("kafka") == [b"a2"]
 
 
+OPEN = {"allow.everyone.if.no.acl.found": "true"}
+
+
 @pytest.mark.slow
 @pytest.mark.java
 def test_source_reads_apache_kafka_as_well(spark: SparkSession, tmp_path: Path) -> None:
-    kafka = start_secure_kafka(tmp_path)
+    kafka = start_secured("apache-kafka", tmp_path, settings=OPEN)
+    kafka.add_scram_user("ann")
     server = kafka.server
     try:
         topics = Topics(server)
@@ -255,13 +259,13 @@ def test_source_reads_apache_kafka_as_well(spark: SparkSession, tmp_path: Path) 
         values = sorted(row.value for row in read(spark, topics, topic).collect())
         assert values == [b"a", b"b", b"c", b"d", b"e", b"f"]
         secure = {
-            "kafka.bootstrap.servers": kafka.sasl_bootstrap,
+            "kafka.bootstrap.servers": kafka.address("SASL_SSL"),
             "kafka.security.protocol": "SASL_SSL",
             "kafka.ssl.truststore.type": "PEM",
-            "kafka.ssl.truststore.location": str(kafka.authority),
+            "kafka.ssl.truststore.location": str(kafka.certificates.authority),
             "kafka.sasl.mechanism": "SCRAM-SHA-256",
-            "kafka.sasl.jaas.config": f'{SCRAM_MODULE} required username="{USER}" '
-            f'password="{PASSWORD.replace(chr(34), chr(92) + chr(34))}";',
+            "kafka.sasl.jaas.config": f'{SCRAM_MODULE} required username="ann" '
+            f'password="{password_of("ann")}";',
         }
         assert read(spark, topics, topic, **secure).count() == len(values)
         checkpoint = tmp_path / "checkpoint"

@@ -272,9 +272,10 @@ class Connection:
                     security.tokens.forget()
                 raise ApiError(answer.error_code, answer.error_message or "not authenticated")
             token = login.respond(answer.auth_bytes)
-        life_ms = int(getattr(answer, "session_lifetime_ms", 0))
-        share = random.uniform(*RENEWAL_SHARE)
-        self._renew_at = time.monotonic() + life_ms / 1000 * share if life_ms > 0 else None
+        self._renew_at = None
+        if version > 0 and answer.session_lifetime:
+            life = answer.session_lifetime.total_seconds()
+            self._renew_at = time.monotonic() + life * random.uniform(*RENEWAL_SHARE)
 
     def _ask_sasl(self, api: str, version: int, fields: Fields) -> Any:
         self._send(api, version, encode_request(api, version, fields))

@@ -56,7 +56,8 @@ class Authority(Signed):
     ) -> Signed:
         """A certificate for `CN=name`, valid at these host names and addresses.
 
-        It serves both sides of a connection: brokers are also each other's clients.
+        It serves both sides of a connection: brokers are also each other's clients. With negative
+        days, it has expired.
         """
         issuer = x509.load_pem_x509_certificate(self.certificate.encode())
         signer = serialization.load_pem_private_key(self.key.encode(), None)
@@ -107,7 +108,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _BEFORE)
+        .not_valid_before(min(now, end) - _BEFORE)
         .not_valid_after(end)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
