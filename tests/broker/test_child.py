@@ -22,7 +22,7 @@ def test_child_serves_until_its_parent_is_gone(tmp_path: Path) -> None:
         child.stdin.write(json.dumps(settings) + "\n")
         child.stdin.flush()
         answer = json.loads(child.stdout.readline())
-        assert answer["bootstrap_servers"].startswith("127.0.0.1:")
+        assert answer["addresses"]["PLAINTEXT"].startswith("127.0.0.1:")
         child.stdin.close()
         assert child.wait(PATIENCE_SECONDS) == 0
     assert (tmp_path / ".kafka_cleanshutdown").exists()

@@ -29,7 +29,7 @@ def main() -> None:
 
 def _tell_parent(server: BrokerServer) -> None:
     addresses = {
-        "bootstrap_servers": server.bootstrap_servers,
+        "addresses": server.listener_addresses,
         "metrics_address": server.metrics_address,
     }
     print(json.dumps(addresses), flush=True)

@@ -75,10 +75,15 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The address for clients' `bootstrap.servers`."""
+        """The address for clients' `bootstrap.servers`: that of the first listener."""
+        return next(iter(self.addresses.values()))
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """The address of each listener, by its name."""
         if self._runner is None:
             raise MillstreamError("the broker is stopped; call restart()")
-        return self._runner.bootstrap_servers
+        return self._runner.addresses
 
     @property
     def metrics_url(self) -> str | None:
@@ -120,13 +125,15 @@ class Broker:
         self.stop()
 
     def __repr__(self) -> str:
-        where = self._runner.bootstrap_servers if self._runner else "stopped"
+        where = self.bootstrap_servers if self._runner else "stopped"
         return f"<Broker {where} {self.data_dir}>"
 
     def _launch(self) -> None:
         self._runner = _Thread(self._config) if self._in_process else _Child(self._config)
-        # The next start takes the same port, so that clients find the broker again.
-        self._config["listeners"] = f"PLAINTEXT://{self._runner.bootstrap_servers}"
+        # The next start takes the same ports, so that clients find the broker again.
+        self._config["listeners"] = ",".join(
+            f"{listener}://{address}" for listener, address in self._runner.addresses.items()
+        )
         if self._runner.metrics_address is not None:
             self._config["millstream.metrics.listener"] = self._runner.metrics_address
 
@@ -141,7 +148,7 @@ class Broker:
 
 
 class _Runner(Protocol):
-    bootstrap_servers: str
+    addresses: Mapping[str, str]
     metrics_address: str | None
 
     def stop(self) -> None: ...
@@ -153,7 +160,7 @@ class _Thread:
     """A broker in a daemon thread."""
 
     def __init__(self, config: Mapping[str, object]) -> None:
-        self.bootstrap_servers = ""
+        self.addresses: Mapping[str, str] = {}
         self.metrics_address: str | None = None
         self._config = config
         self._started = threading.Event()
@@ -204,7 +211,7 @@ class _Thread:
         self._stopping = asyncio.Event()
         server = BrokerServer(BrokerConfig.from_values(self._config))
         await server.start()
-        self.bootstrap_servers = server.bootstrap_servers
+        self.addresses = server.listener_addresses
         self.metrics_address = server.metrics_address
         self._started.set()
         await self._stopping.wait()
@@ -227,12 +234,14 @@ class _Child:
         self._process.stdin.write(json.dumps(dict(config), default=str) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
-        answer = json.loads(line) if line else {"error": "the broker's process ended at its start"}
+        answer: dict[str, Any] = {"error": "the broker's process ended at its start"}
+        if line:
+            answer = json.loads(line)
         if "error" in answer:
             self._process.wait()
             self._close_pipes()
             raise MillstreamError(answer["error"])
-        self.bootstrap_servers: str = answer["bootstrap_servers"]
+        self.addresses: Mapping[str, str] = answer["addresses"]
         self.metrics_address: str | None = answer.get("metrics_address")
 
     @property

@@ -50,7 +50,7 @@ from millstream.broker.turn import Turn
 from millstream.clock import Clock, SystemClock
 from millstream.config.broker import BrokerConfig, Endpoint
 from millstream.coordination.cluster_records import BrokerEndpoint
-from millstream.errors import ApiError, ConfigError, ErrorCode, MillstreamError
+from millstream.errors import ApiError, ErrorCode, MillstreamError
 from millstream.storage.directories import LogDirectories
 from millstream.storage.directory import LogDirectory
 from millstream.storage.filesystem import FileSystem
@@ -149,6 +149,12 @@ class BrokerServer:
             return None
         host, port = self.metrics.address
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def listener_addresses(self) -> dict[str, str]:
+        """Advertised host and port of each listener, by its name."""
+        endpoints = self.metadata.image.brokers[self.id].endpoints
+        return {it.name: f"{it.host}:{it.port}" for it in endpoints}
 
     @property
     def bootstrap_servers(self) -> str:
@@ -404,6 +410,7 @@ class BrokerServer:
         """Open the listeners without accepting; returns the advertised addresses."""
         told = self.config.advertised_endpoints
         endpoints = []
+        self._prepare_authentication()
         self._undo.callback(self._close_listeners)
         for endpoint in self.config.endpoints:
             listener = await self._listen(endpoint)
@@ -431,10 +438,24 @@ class BrokerServer:
         self._listeners.append(listener)
         return listener
 
+    def _prepare_authentication(self) -> None:
+        """Imported only with SASL."""
+        config = self.config
+        if not any(config.listener_protocols[it.listener].uses_sasl for it in config.endpoints):
+            return
+        from millstream.broker.security.authentication import Authenticator
+        from millstream.broker.security.mechanisms import Mechanisms
+
+        def session_ms(listener: str, mechanism: str) -> int:
+            return self.config.listener_settings(listener, mechanism).connections_max_reauth_ms
+
+        self.connections.authenticator = Authenticator(
+            Mechanisms(config, self.metadata, self.clock, cluster_id=self.cluster_id),
+            session_ms,
+        )
+
     def _tls_of(self, listener: str) -> TlsListener | None:
         """Imported only with TLS."""
-        if self.config.listener_protocols[listener].uses_sasl:
-            raise ConfigError(f"listener {listener}: SASL is not supported yet; use SSL")
         if not self.config.listener_protocols[listener].uses_tls:
             return None
         from millstream.broker.security.tls import TlsListener

@@ -61,12 +61,8 @@ class NetworkSettings:
         100,
         low=0,
         importance="low",
-        doc="How long the answer to a failed authentication is delayed. It doubles with every "
-        "further failure from the same address, up to "
-        "millstream.failed.authentication.delay.max.ms.",
-    )
-    millstream_failed_authentication_delay_max_ms: int = integer(
-        10_000, low=0, ours=True, doc="The longest delay of a failed authentication's answer."
+        doc="How long the answer to a failed authentication is delayed. After ten failures from "
+        "one address, further authentications from there have to wait for seconds.",
     )
     millstream_authentication_timeout_ms: int = integer(
         10_000,

@@ -61,6 +61,7 @@ class FrameReader:
         "_end",
         "_frame_bytes_max",
         "_kept_bytes",
+        "_limit_name",
         "_long",
         "_long_filled",
         "_long_needed",
@@ -74,7 +75,7 @@ class FrameReader:
     )
 
     def __init__(self, frame_bytes_max: int, shared: ReceiveBuffer | None = None) -> None:
-        self._frame_bytes_max = frame_bytes_max
+        self.limit(frame_bytes_max)
         self._pool = shared or ReceiveBuffer()
         self._shared = self._pool.view
         self._data = _EMPTY  # where frames are being taken from
@@ -88,6 +89,11 @@ class FrameReader:
         self.long_frame_count = 0  # how many long frames have begun
         self._may_exceed = False  # whether a long frame may be kept beyond the limit
         self.needs_memory = False  # whether a long frame has to wait until others release memory
+
+    def limit(self, frame_bytes_max: int, name: str = "socket.request.max.bytes") -> None:
+        """Accept no longer frames than that, from the next one on; `name` is in the error."""
+        self._frame_bytes_max = frame_bytes_max
+        self._limit_name = name
 
     def get_buffer(self) -> memoryview:
         """The buffer for the next read. Frames returned earlier become invalid."""
@@ -148,7 +154,7 @@ class FrameReader:
             return ProtocolError("the client speaks TLS, but the listener does not")
         return ProtocolError(
             f"frame of {length} bytes exceeds the limit of {self._frame_bytes_max} "
-            "(socket.request.max.bytes)"
+            f"({self._limit_name})"
         )
 
     def hold(self) -> bool:

@@ -27,8 +27,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from millstream.broker.deferred import Buffers, Deferred
 from millstream.broker.network.memory import ResponseMemory
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from millstream.broker.services import Services
     from millstream.broker.tasks import Tasks
     from millstream.protocol.framing import ReceiveBuffer
+    from millstream.security.principal import Principal
 
 logger = logging.getLogger("millstream.connection")
 
@@ -60,6 +62,10 @@ TASKS_MAX = 16  # of one connection; Kafka handles one request of a connection a
 TASK_REQUEST_BYTES_MAX = 1024 * 1024  # what the requests of these tasks may take together
 MUTE_MS_MAX = 10_000  # at once: below the request time-outs and group sessions of clients
 ROUTES_MAX = 64  # contexts kept per connection; a client has one id and a dozen APIs
+
+
+Identify: TypeAlias = "Callable[[Any], Principal]"
+"""Returns whom the certificate on a TLS connection names. Raises `ValueError`."""
 
 
 class ConnectionLimits(NamedTuple):
@@ -135,6 +141,7 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
         self._long_frame_seen = 0  # number of the long frame that was under way then
         self._long_frame_at = 0.0  # loop time when that was first seen
         self.client_host = ""
+        self.identify: Identify | None = None  # if clients show certificates
 
     # Called by the event loop.
 
@@ -151,12 +158,21 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
             self._socket_fd = socket.fileno()
             self._client.takes_files = True
         self.last_active = self._loop.time()
-        if self._connections.admit(self):
-            self._connections.accepted_count += 1
-        else:
+        if not self._connections.admit(self):
             self._connections.refused_count += 1
             self.is_closing = self._is_blocked = True
             self._transport.abort()
+            return
+        self._connections.accepted_count += 1
+        if self.identify is not None:
+            self._take_principal(self.identify)
+
+    def _take_principal(self, identify: Identify) -> None:
+        """From the client's certificate, if it has shown one."""
+        try:
+            self._client.principal = identify(self._transport.get_extra_info("ssl_object"))
+        except ValueError as error:
+            self.abort(f"authentication failed: {error}")
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_closing = self._is_blocked = True

@@ -17,6 +17,7 @@ from millstream.broker.tasks import Tasks
 from millstream.protocol.framing import ReceiveBuffer
 
 if TYPE_CHECKING:
+    from millstream.broker.security.authentication import Authenticator
     from millstream.broker.services import Services
 
 logger = logging.getLogger("millstream.connection")
@@ -50,6 +51,7 @@ class Connections:
         self._open: set[Connection] = set()
         self._expected: set[Connection] = set()  # accepted; their handshakes are under way
         self.failed_handshakes = 0  # of TLS
+        self.authenticator: Authenticator | None = None  # if there is a listener with SASL
         self._per_host: Counter[str] = Counter()
         self.accepted_count = 0  # since the start, for metrics
         self.refused_count = 0
@@ -61,7 +63,12 @@ class Connections:
 
     def accept(self, listener: str) -> Connection:
         """The protocol for a connection that is about to be made."""
-        return Connection(self, listener, next(self._ids))
+        if not self.services.config.listener_protocols[listener].uses_sasl:
+            return Connection(self, listener, next(self._ids))
+        from millstream.broker.network.sasl import SaslConnection
+
+        assert self.authenticator is not None, "nobody could authenticate"
+        return SaslConnection(self, listener, next(self._ids), self.authenticator)
 
     def expect(self, connection: Connection) -> bool:
         """Whether to accept a new connection, before its handshake; logs the reason if not."""

@@ -162,7 +162,10 @@ class Listener:
     def _take(self, accepted: socket.socket, host: str) -> None:
         connection = self._connections.accept(self.endpoint.listener)
         connection.client_host = host
+        if self.tls is not None:
+            connection.identify = self.tls.identify
         if not self._connections.expect(connection):
+            self._connections.refused_count += 1
             accepted.close()
             return
         accepted.setblocking(False)

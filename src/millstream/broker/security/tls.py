@@ -12,11 +12,13 @@ import contextlib
 import logging
 import ssl
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from millstream.errors import ConfigError
+from millstream.security.names import MappingRules, subject_name
+from millstream.security.principal import ANONYMOUS, USER_TYPE, Principal
 
 if TYPE_CHECKING:
     from millstream.config.security import SecuritySettings
@@ -40,7 +42,9 @@ _KEYTOOL = (
     "-deststoretype PKCS12 && openssl pkcs12 -in store.p12 -nodes -out store.pem"
 )
 
-FileState = tuple[tuple[str, int, int, int], ...]
+Identify: TypeAlias = Callable[[ssl.SSLObject], Principal]
+
+FileState: TypeAlias = tuple[tuple[str, int, int, int], ...]
 """Of each file: path, inode, size and time of its last change."""
 
 
@@ -89,11 +93,17 @@ class TlsListener:
     def __init__(self, listener: str, settings: SecuritySettings) -> None:
         """Raises `ConfigError`."""
         self.listener = listener
+        self.identify: Identify | None = None  # for clients that show certificates
         self._files = file_state(settings)
         try:
-            self.context = server_context(settings)
+            self._use(settings)
         except ConfigError as error:
             raise ConfigError(f"listener {listener}: {error}") from error
+
+    def _use(self, settings: SecuritySettings) -> None:
+        context = server_context(settings)
+        identify = None if context.verify_mode is ssl.CERT_NONE else _identifier(settings)
+        self.context, self.identify = context, identify
 
     def refresh(self, settings: SecuritySettings, *, is_forced: bool = False) -> None:
         """Use these settings, and what their files contain now, for new connections."""
@@ -102,7 +112,7 @@ class TlsListener:
             return
         self._files = files  # also if they cannot be used: it is said once
         try:
-            self.context = server_context(settings)
+            self._use(settings)
         except ConfigError as error:
             logger.error(
                 "listener %s: the new certificate cannot be used, the old one stays: %s",
@@ -111,6 +121,26 @@ class TlsListener:
             )
         else:
             logger.info("listener %s: new connections use the new certificate", self.listener)
+
+
+def _identifier(settings: SecuritySettings) -> Identify:
+    """Finds the principal of a connection's client. Raises `ConfigError`."""
+    try:
+        rules = MappingRules.parse(settings.ssl_principal_mapping_rules)
+    except ValueError as error:
+        raise ConfigError(f"ssl.principal.mapping.rules: {error}") from error
+
+    def identify(connection: ssl.SSLObject) -> Principal:
+        certificate = connection.getpeercert(binary_form=True)
+        if certificate is None:  # it was requested, but not required
+            return ANONYMOUS
+        name = subject_name(certificate)
+        mapped = rules.apply(name)
+        if not mapped:
+            raise ValueError(f"no rule of ssl.principal.mapping.rules matches {name!a}")
+        return Principal(USER_TYPE, mapped)
+
+    return identify
 
 
 def _set_versions(context: ssl.SSLContext, settings: SecuritySettings) -> None:
