@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from millstream.broker.cluster.joining import ZooKeeperCluster
     from millstream.broker.counters import ConnectionSurvey, Counters
     from millstream.broker.metrics.collector import MetricsServer
+    from millstream.broker.security.audit import Audit
+    from millstream.broker.security.authorizer import Authorizer
     from millstream.broker.security.tls import TlsListener
     from millstream.broker.sharing.partitions import SharePartitions
 
@@ -117,6 +119,7 @@ class BrokerServer:
         self.is_serving = False  # whether clients are served
         self.loop_delays: LoopLag | None = None
         self.cleaning: CleaningThread | None = None
+        self._audit: Audit | None = None
         self._full_directories: set[LogDirectory] = set()
         self.stop_soon: Callable[[], None] = lambda: None  # for a process that is a broker
         self._undo = contextlib.AsyncExitStack()  # what stop(), or a failed start, has to undo
@@ -301,6 +304,7 @@ class BrokerServer:
             clock=self.clock,
         )
         self.services = self._services()
+        self._open_audit()
         config = self.config
         limits = ConnectionLimits(
             frame_bytes_max=config.socket_request_max_bytes,
@@ -312,8 +316,27 @@ class BrokerServer:
         )
         self.connections = Connections(self.services, limits, handlers.find)
 
+    def _authorizer(self) -> Authorizer | None:
+        """Imported only if it is needed: see docs/decisions/0008-start-up.md."""
+        config = self.config
+        if not (config.has_authorizer or config.millstream_audit_log):
+            return None
+        from millstream.broker.security.audit import Audit
+        from millstream.broker.security.authorizer import Authorizer
+
+        with_allowed = config.millstream_audit_allowed
+        self._audit = Audit(self.tasks, self.clock, self.id, with_allowed=with_allowed)
+        return Authorizer(self.metadata, config, self._audit) if config.has_authorizer else None
+
+    def _open_audit(self) -> None:
+        if self._audit is not None and self.config.millstream_audit_log:
+            from millstream.broker.security.audit_places import open_audit
+
+            open_audit(self._audit, self.config.millstream_audit_log, self.services)
+
     def _services(self) -> Services:
         produce_templates = ProduceTemplates()
+        authorizer = self._authorizer()
         self.partitions.on_remove.append(produce_templates.forget)
         return Services(
             broker_id=self.id,
@@ -338,6 +361,8 @@ class BrokerServer:
             tasks=self.tasks,
             turn=self.turn,
             counters=self._counters,
+            authorizer=authorizer,
+            audit=self._audit,
             start_sharing=self._start_sharing,
         )
 
@@ -509,6 +534,8 @@ class BrokerServer:
         if self._share_partitions is not None:
             await self._share_partitions.stop()
         await self.coordinators.stop()
+        if self._audit is not None:
+            await self._audit.close()
         self.peers.close()
         await self.connections.close(grace_seconds=SHUTDOWN_GRACE_SECONDS)
         await self.tasks.cancel()

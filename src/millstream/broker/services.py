@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from millstream.broker.replicas.produce_templates import ProduceTemplates
     from millstream.broker.replicas.table import PartitionTable
     from millstream.broker.replication.throttles import Throttles
+    from millstream.broker.security.audit import Audit
+    from millstream.broker.security.authorizer import Authorizer, Rights
     from millstream.broker.sharing.partitions import SharePartitions
     from millstream.broker.tasks import Tasks
     from millstream.broker.turn import Turn
@@ -76,6 +78,8 @@ class Services:
     tasks: Tasks
     turn: Turn
     counters: Counters | None  # if metrics are served
+    authorizer: Authorizer | None = None  # None: everyone may do everything
+    audit: Audit | None = None
     start_sharing: Callable[[], SharePartitions]
     """Called once, for the first share group: its modules are imported only then."""
 
@@ -108,11 +112,20 @@ def _without_connection(ms: int) -> None:
 class Client:
     """The client of a connection."""
 
-    __slots__ = ("fetch_pacer", "hold_budget", "mute", "principal", "software", "takes_files")
+    __slots__ = (
+        "fetch_pacer",
+        "hold_budget",
+        "mute",
+        "principal",
+        "rights",
+        "software",
+        "takes_files",
+    )
 
     def __init__(self, mute: Callable[[int], None] = _without_connection) -> None:
         self.mute = mute  # throttle it: handle none of its requests for so many ms
         self.principal: Principal = ANONYMOUS  # who it is, once it is authenticated
+        self.rights: Rights | None = None  # what it may do; None: everything
         self.takes_files = False  # whether responses can contain ranges of files
         self.software = ""  # name and version, if it has sent them (KIP-511)
         self.hold_budget: HoldBudget | None = None  # once a request has been held

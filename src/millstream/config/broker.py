@@ -22,6 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
+from millstream.config.authorization import AuthorizationSettings, check_authorization
 from millstream.config.backlog import check_backlog
 from millstream.config.cluster import ClusterSettings
 from millstream.config.foreign import check_foreign
@@ -98,6 +99,7 @@ class BrokerConfig(
     TransactionSettings,
     ReplicationSettings,
     MetricsSettings,
+    AuthorizationSettings,
 ):
     """All settings as attributes named as in Kafka, with underscores: `config.num_partitions`."""
 
@@ -117,7 +119,7 @@ class BrokerConfig(
             if name in BROKER_SETTINGS or name.startswith(LISTENER_PREFIX):
                 static[name] = text
                 continue
-            warning = check_foreign(name, text)
+            warning = check_foreign(name)
             if warning is None:
                 suggestion = nearest(name, BROKER_SETTINGS)
                 raise ConfigError(f"Unknown setting {name!r}.{suggestion}")
@@ -457,6 +459,7 @@ def _check_together(config: BrokerConfig) -> None:
             raise ConfigError(f"{low} must not be greater than {high}")
     if not any(str(path).strip() for path in config.log_dirs or config.log_dir):
         raise ConfigError("log.dirs is empty: set at least one directory")
+    check_authorization(config)
 
 
 _ORDERED = (

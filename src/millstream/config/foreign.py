@@ -19,19 +19,11 @@ DANGEROUS = {
     "ssl.engine.factory.class": _NO_CLASSES,
     "security.providers": _NO_CLASSES,
     "sasl.": _NO_SASL,
-    "authorizer.class.name": _NO_SECURITY,
-    "allow.everyone.if.no.acl.found": _NO_SECURITY,
-    "super.users": _NO_SECURITY,
     "principal.builder.class": _NO_SECURITY,
     "delegation.token.": _NO_SECURITY,
     "create.topic.policy.class.name": _NO_POLICIES,
     "alter.config.policy.class.name": _NO_POLICIES,
     "client.quota.callback.class": _NO_POLICIES,
-}
-
-# Values of the above that have no effect.
-_HARMLESS_VALUES = {
-    "authorizer.class.name": "",
 }
 
 _THREADS = "one event loop serves all connections"
@@ -103,15 +95,13 @@ WITHOUT_EFFECT = {
 }
 
 
-def check_foreign(name: str, value: str) -> str | None:
+def check_foreign(name: str) -> str | None:
     """A warning for a Kafka setting without effect here, None for an unknown one.
 
     Raises `ConfigError` for one that must not be ignored.
     """
     danger = _reason(DANGEROUS, name)
     if danger is not None:
-        if _HARMLESS_VALUES.get(name) == value.strip():
-            return f"{name}={value} has no effect here: it is what Millstream does"
         raise ConfigError(f"{name} is not supported: {danger}. Remove it to run without.")
     reason = _reason(WITHOUT_EFFECT, name)
     return None if reason is None else f"{name} has no effect here: {reason}"

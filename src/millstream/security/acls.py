@@ -98,6 +98,20 @@ OPERATIONS_OF: Mapping[ResourceType, tuple[Operation, ...]] = MappingProxyType(
 """The operations that entries on resources of a type may name, besides ALL."""
 
 
+def canonical_host(host: str) -> str:
+    """The address as entries and connections are compared: one form of IPv6 addresses, of which
+    Java and Python write different ones. Other text is left as it is."""
+    if ":" not in host:
+        return host
+    from ipaddress import IPv6Address
+
+    try:
+        address = IPv6Address(host.partition("%")[0])
+    except ValueError:
+        return host
+    return str(address.ipv4_mapped or address)
+
+
 class AclEntry(NamedTuple):
     """One entry. The numbers are those of the enumerations above, or ones of a later Kafka."""
 

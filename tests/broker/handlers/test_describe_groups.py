@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from millstream.broker.handlers.describe_groups import ALL_GROUP_OPERATIONS, OPERATIONS_NOT_ASKED
 from millstream.broker.server import BrokerServer
 from millstream.errors import ErrorCode
+from millstream.protocol.metadata import OPERATIONS_NOT_ASKED
 from tests.broker.handlers.group_calls import DESCRIBE_GROUPS, run, stable_member
 from tests.broker.serving import WireClient, serving
+
+EVERYTHING = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 
 
 @pytest.mark.parametrize("version", range(7))
@@ -33,7 +35,10 @@ def test_every_group_is_in_the_answer(tmp_path: Path, version: int) -> None:
 def test_operations_are_told_when_asked(tmp_path: Path) -> None:
     async def scenario(server: BrokerServer, client: WireClient) -> None:
         await stable_member(client)
-        for asked, expected in ((True, ALL_GROUP_OPERATIONS), (False, OPERATIONS_NOT_ASKED)):
+        for asked, expected in (
+            (True, EVERYTHING),
+            (False, OPERATIONS_NOT_ASKED),
+        ):
             answer = await client.call(
                 DESCRIBE_GROUPS, 5, groups=["g"], include_authorized_operations=asked
             )

@@ -7,7 +7,8 @@ import uuid
 from types import SimpleNamespace
 from typing import Any
 
-from millstream.broker.handlers._offset_commits import Commit, commit_topics
+from millstream.broker.handlers._offset_commits import Commit, commit_topics, refuse_topics
+from millstream.broker.services import Client
 from millstream.coordination.cluster import ClusterImage
 from millstream.coordination.cluster_records import (
     DIRECTORY_UNASSIGNED,
@@ -39,7 +40,10 @@ def topic(name: str, *partitions: int, topic_id: uuid.UUID | None = None) -> Any
 
 
 def errors(topics: list[Any], commit: Commit, *, by_id: bool = False) -> list[list[ErrorCode]]:
-    answered = asyncio.run(commit_topics(image(), topics, by_id=by_id, commit=commit))
+    context: Any = SimpleNamespace(
+        services=SimpleNamespace(metadata=SimpleNamespace(image=image())), client=Client()
+    )
+    answered = asyncio.run(commit_topics(context, topics, by_id=by_id, commit=commit))
     return [[it["error_code"] for it in answer["partitions"]] for answer in answered]
 
 
@@ -74,3 +78,11 @@ def test_topics_are_found_by_id() -> None:
     asked = [topic("", 0, topic_id=ORDERS), topic("", 0, topic_id=uuid.uuid4()), topic("", 0)]
     unknown_id = ErrorCode.UNKNOWN_TOPIC_ID
     assert errors(asked, commit_all, by_id=True) == [[ErrorCode.NONE], [unknown_id], [unknown_id]]
+
+
+def test_refused_request_is_refused_for_each_partition() -> None:
+    refused = refuse_topics([topic("orders", 0, 1), topic("nowhere", 0)], UNKNOWN)
+    assert [[it["error_code"] for it in each["partitions"]] for each in refused] == [
+        [UNKNOWN, UNKNOWN],
+        [UNKNOWN],
+    ]

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from millstream.broker.handlers._share_state_requests import answer_partitions, outcome
+from millstream.broker.services import Client
 from millstream.coordination.share_state import SharePartitionKey
 from millstream.errors import ApiError, ErrorCode
 
+CONTEXT: Any = SimpleNamespace(client=Client())
 TOPIC, OTHER_TOPIC = uuid.UUID(int=1), uuid.UUID(int=2)
 
 
@@ -38,7 +40,7 @@ def test_answers_stand_in_the_order_of_the_request() -> None:
         return {"value": (key.topic_id, partition.partition)}
 
     asked = request((TOPIC, [0, 1]), (OTHER_TOPIC, [0]))
-    answered = asyncio.run(answer_partitions(asked, answer, when_failed={"value": None}))
+    answered = asyncio.run(answer_partitions(CONTEXT, asked, answer, when_failed={"value": None}))
     first, second = answered["results"]
     assert (first["topic_id"], second["topic_id"]) == (TOPIC, OTHER_TOPIC)
     assert [it["value"] for it in first["partitions"]] == [(TOPIC, 0), None]
@@ -54,7 +56,7 @@ def test_empty_group_id_is_not_asked_about() -> None:
         raise AssertionError("no group was named")
 
     asked = request((TOPIC, [0]), group_id="")
-    assert asyncio.run(answer_partitions(asked, nobody)) == {"results": []}
+    assert asyncio.run(answer_partitions(CONTEXT, asked, nobody)) == {"results": []}
 
 
 def test_outcome_says_what_went_wrong() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from millstream.broker.handlers.produce import produce
 from millstream.broker.metadata.topics import NewTopic
 from millstream.broker.replicas.produce_templates import TEMPLATES_MAX, ProduceTemplates
+from millstream.broker.services import Client
 from millstream.errors import ErrorCode
 from millstream.protocol.produce import decode_produce_request
 from millstream.records.record import Record, encode_batch
@@ -47,7 +48,11 @@ def test_answers_are_the_same_in_a_template_and_without(version: int, tmp_path: 
         async with serving(tmp_path) as broker:
             await broker.topics.create([NewTopic("topic", 1, 1)])
             context: Any = SimpleNamespace(
-                services=broker.services, api_version=version, client_id=None, listener="PLAINTEXT"
+                services=broker.services,
+                api_version=version,
+                client_id=None,
+                listener="PLAINTEXT",
+                client=Client(),
             )
             batch = Leader().batch(b"value" * 100)
             topic_id = broker.metadata.image.topics["topic"].id
@@ -70,7 +75,11 @@ def test_template_refuses_records_and_forgets_a_deleted_topic(version: int, tmp_
         async with serving(tmp_path) as broker:
             await broker.topics.create([NewTopic("topic", 1, 1)])
             context: Any = SimpleNamespace(
-                services=broker.services, api_version=version, client_id=None, listener="PLAINTEXT"
+                services=broker.services,
+                api_version=version,
+                client_id=None,
+                listener="PLAINTEXT",
+                client=Client(),
             )
             batch = Leader().batch(b"value")
             topic_id = broker.metadata.image.topics["topic"].id
@@ -108,7 +117,11 @@ def test_template_serves_its_own_sender_only(other: tuple[str, str], tmp_path: P
 
             def error_for(client_id: str, listener: str) -> int:
                 context: Any = SimpleNamespace(
-                    services=broker.services, api_version=9, client_id=client_id, listener=listener
+                    services=broker.services,
+                    api_version=9,
+                    client_id=client_id,
+                    listener=listener,
+                    client=Client(),
                 )
                 answer = produce(context, memoryview(body))
                 assert isinstance(answer, bytes)

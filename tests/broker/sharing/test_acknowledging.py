@@ -71,6 +71,6 @@ def test_ids_must_be_usable(group: str | None, member: str | None) -> None:
 def test_nothing_to_acknowledge_is_done_at_once() -> None:
     acknowledging = Acknowledging()
     leaders: Any = None  # not asked
-    acknowledging.start(leaders, "g", "m", [], may_renew=False)
+    acknowledging.start(leaders, "g", "m", [], may_renew=False, require_right=lambda _: None)
     assert acknowledging.is_done
     assert acknowledging.results == {}

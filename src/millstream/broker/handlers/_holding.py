@@ -17,10 +17,12 @@ from millstream.broker.deferred import Deferred
 from millstream.broker.replicas.pending import ACKS_NONE
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError
-from millstream.protocol.produce import ProduceRequest, decode_produce_request
+from millstream.protocol.produce import ProduceRequest, TopicKey, decode_produce_request
 from millstream.protocol.wire import Buffer
 
 if TYPE_CHECKING:
+    from collections.abc import Set
+
     from millstream.broker.backlog.budget import HoldBudget
     from millstream.broker.replicas.admission import Admission
 
@@ -33,12 +35,17 @@ Proceed: TypeAlias = Callable[[RequestContext, Buffer, ProduceRequest], bytes | 
 
 
 def hold(
-    context: RequestContext, body: Buffer, request: ProduceRequest, proceed: Proceed
+    context: RequestContext,
+    body: Buffer,
+    request: ProduceRequest,
+    refused_topics: Set[TopicKey],
+    proceed: Proceed,
 ) -> Deferred | None:
-    """The held request; None if it need not, or must not, be held."""
+    """The held request; None if it need not, or must not, be held. Topics to which the client may
+    not write hold nothing."""
     if request.acks == ACKS_NONE:
         return None
-    closed = _closed(context, request)
+    closed = _closed(context, request, refused_topics)
     if not closed:
         return None
     budget = context.client.hold_budget
@@ -64,10 +71,14 @@ def admit(context: RequestContext, admission: Admission, acks: int) -> None:
     raise admission.refusal()
 
 
-def _closed(context: RequestContext, request: ProduceRequest) -> list[Admission]:
+def _closed(
+    context: RequestContext, request: ProduceRequest, refused_topics: Set[TopicKey]
+) -> list[Admission]:
     """What holds the request."""
     closed = []
     for topic in request.topics:
+        if topic.key in refused_topics:
+            continue
         for index, _ in topic.partitions:
             try:
                 partition = context.services.partitions.find(topic.key, index)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from millstream.broker.handlers._rights import may_topic
 from millstream.coordination.group_records import NO_TOPIC_ID
 from millstream.coordination.groups.offsets import (
     CommittedPartition,
@@ -16,9 +17,11 @@ from millstream.coordination.groups.offsets import (
     TopicCommit,
 )
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
-    from millstream.coordination.cluster import ClusterImage, TopicImage
+    from millstream.broker.services import RequestContext
+    from millstream.coordination.cluster import TopicImage
 
 Place: TypeAlias = tuple[int, int]  # in the request: topic, partition
 Commit: TypeAlias = Callable[[tuple[TopicCommit, ...]], Awaitable[Sequence[CommittedPartition]]]
@@ -32,14 +35,15 @@ class _Known(NamedTuple):
 
 
 async def commit_topics(
-    image: ClusterImage, topics: Sequence[Any], *, by_id: bool, commit: Commit
+    context: RequestContext, topics: Sequence[Any], *, by_id: bool, commit: Commit
 ) -> list[dict[str, Any]]:
-    """Commit existing partitions, and answer for each topic of the request."""
+    """Commit existing partitions of topics that the client may read, and answer for each topic of
+    the request."""
     errors: dict[Place, ErrorCode] = {}
     known = [
         found
         for number, asked in enumerate(topics)
-        if (found := _find(image, number, asked, by_id, errors)) is not None
+        if (found := _find(context, number, asked, by_id, errors)) is not None
     ]
     if known:
         places = [place for topic in known for place in topic.places]
@@ -53,10 +57,18 @@ async def commit_topics(
     return [_answer(number, topic, errors) for number, topic in enumerate(topics)]
 
 
+def refuse_topics(topics: Sequence[Any], error: ErrorCode) -> list[dict[str, Any]]:
+    """The same error for all partitions of the request."""
+    places = [(n, p) for n, topic in enumerate(topics) for p in range(len(topic.partitions))]
+    errors = dict.fromkeys(places, error)
+    return [_answer(number, topic, errors) for number, topic in enumerate(topics)]
+
+
 def _find(
-    image: ClusterImage, number: int, asked: Any, by_id: bool, errors: dict[Place, ErrorCode]
+    context: RequestContext, number: int, asked: Any, by_id: bool, errors: dict[Place, ErrorCode]
 ) -> _Known | None:
     """The existing partitions of a topic; the others are added to `errors`."""
+    image = context.services.metadata.image
     topic: TopicImage | None
     if by_id:
         topic = image.topics_by_id.get(asked.topic_id or NO_TOPIC_ID)
@@ -64,6 +76,10 @@ def _find(
         topic = image.topics.get(asked.name)
     unknown_id = by_id and topic is None
     error = ErrorCode.UNKNOWN_TOPIC_ID if unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if not unknown_id and not may_topic(
+        context, Operation.READ, asked.name if topic is None else topic.name
+    ):
+        topic, error = None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
     count = len(topic.partitions) if topic is not None else 0
     commits: list[PartitionCommit] = []
     places: list[Place] = []

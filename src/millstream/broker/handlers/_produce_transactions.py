@@ -25,7 +25,7 @@ from millstream.broker.replicas.partition import Partition
 from millstream.broker.services import RequestContext
 from millstream.coordination.cluster_features import TRANSACTION_VERSION
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.produce import ProduceRequest
+from millstream.protocol.produce import ProduceRequest, TopicKey
 from millstream.protocol.wire import Buffer
 from millstream.records.batch import (
     FLAGS_OFFSET,
@@ -34,8 +34,11 @@ from millstream.records.batch import (
     PRODUCER_ID_OFFSET,
     TRANSACTIONAL_FLAG,
 )
+from millstream.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
+    from collections.abc import Set
+
     from millstream.broker.coordinators.verification import Verdict
     from millstream.coordination.transactions.shard import AddRequest
 
@@ -60,7 +63,7 @@ def producer_of(records: Buffer | None) -> BatchProducer | None:
     return BatchProducer(*PRODUCER.unpack_from(records, PRODUCER_ID_OFFSET))
 
 
-def refusal_of(request: ProduceRequest) -> ApiError | None:
+def refusal_of(context: RequestContext, request: ProduceRequest) -> ApiError | None:
     """The error of the whole request, if any."""
     producers = {
         producer[:2]
@@ -73,6 +76,12 @@ def refusal_of(request: ProduceRequest) -> ApiError | None:
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
             "a transactional batch was sent without a transactional id",
         )
+    if producers and request.transactional_id is not None:
+        rights, name = context.client.rights, request.transactional_id
+        if rights is not None and not rights.allows(
+            Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name
+        ):
+            return ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if len(producers) > 1:
         return ApiError(
             ErrorCode.INVALID_PRODUCER_ID_MAPPING,
@@ -110,9 +119,11 @@ class Question(NamedTuple):
         return Verdict()
 
 
-def question_of(context: RequestContext, request: ProduceRequest) -> Question | None:
+def question_of(
+    context: RequestContext, request: ProduceRequest, refused_topics: Set[TopicKey]
+) -> Question | None:
     """What to ask the coordinator first; None if nothing: a coordinator on this broker verifies in
-    the turn of the append."""
+    the turn of the append. It is not asked about topics that are refused."""
     transactional_id = request.transactional_id
     if transactional_id is None:
         return None
@@ -125,7 +136,7 @@ def question_of(context: RequestContext, request: ProduceRequest) -> Question | 
     for topic in request.topics:
         for index, records in topic.partitions:
             writer = producer_of(records)
-            if writer is None:
+            if writer is None or topic.key in refused_topics:
                 continue
             try:
                 partition = context.services.partitions.find(topic.key, index)

@@ -25,6 +25,7 @@ from millstream.broker.handlers._leader_hints import (
     current_leader,
     endpoints_of,
 )
+from millstream.broker.handlers._rights import may_cluster, require_topic
 from millstream.broker.replicas.partition import Partition
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode, NotCached
@@ -36,6 +37,7 @@ from millstream.protocol.fetch import (
     encode_fetch_response,
 )
 from millstream.protocol.produce import TopicKey
+from millstream.security.acls import Operation
 
 logger = logging.getLogger("millstream.fetch")
 
@@ -90,6 +92,7 @@ class ReplicaFetch:
     def _note_position(self, target: _Target) -> tuple[int, int] | None:
         """Check the position of the replica, and move the high watermark. Returns where its log
         left ours, if it did."""
+        self._require_right(target)
         partition, wanted = self._find(target), target.wanted
         if not self._is_follower:
             return None
@@ -112,6 +115,22 @@ class ReplicaFetch:
                 self._services.clock.monotonic_ms(),
             )
         return diverging
+
+    def _require_right(self, target: _Target) -> None:
+        """Brokers must be allowed to act for the cluster, tools to read the topic."""
+        if self._is_follower:
+            if not may_cluster(self._context, Operation.CLUSTER_ACTION):
+                raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            return
+        require_topic(self._context, Operation.READ, target.topic)
+
+    def _refuse(self) -> None:
+        """Look at the rights again: they may have changed while the fetch waited."""
+        for target in self._targets:
+            try:
+                self._require_right(target)
+            except ApiError as error:
+                self._errors[target] = FetchedPartition(target.wanted.partition, error.code)
 
     # Throttling
 
@@ -250,6 +269,7 @@ class ReplicaFetch:
         if self._timer is None or self._deferred is None or self._deferred.is_done:
             return
         self._stop_waiting()
+        self._refuse()
         self._hold_back()
         try:
             answers = self._read(None)

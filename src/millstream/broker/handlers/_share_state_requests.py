@@ -11,11 +11,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from millstream.broker.handlers._rights import may_cluster
 from millstream.coordination.group_records import NO_TOPIC_ID
 from millstream.coordination.share_state import SharePartitionKey
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
+    from millstream.broker.services import RequestContext
     from millstream.protocol.messages import Fields
 
 
@@ -23,19 +26,26 @@ Answer: TypeAlias = Callable[[SharePartitionKey, Any], Awaitable[Mapping[str, An
 
 
 async def answer_partitions(
-    request: Any, answer: Answer, when_failed: Mapping[str, Any] = MappingProxyType({})
+    context: RequestContext,
+    request: Any,
+    answer: Answer,
+    when_failed: Mapping[str, Any] = MappingProxyType({}),
 ) -> Fields:
     """Ask for all partitions at once.
 
-    `answer` returns the fields of this API's answer, `when_failed` their values on error.
+    `answer` returns the fields of this API's answer, `when_failed` their values on error. Only
+    brokers may ask.
     """
     if not request.group_id:
         return {"results": []}  # as Kafka does
+    is_broker = may_cluster(context, Operation.CLUSTER_ACTION)
     asked = [(topic, partition) for topic in request.topics for partition in topic.partitions]
 
     async def outcome_of(topic: Any, partition: Any) -> dict[str, Any]:
         key = share_key(request, topic, partition)
         try:
+            if not is_broker:
+                raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
             return {**outcome(key, None), **await answer(key, partition)}
         except ApiError as error:
             return {**outcome(key, error), **when_failed}

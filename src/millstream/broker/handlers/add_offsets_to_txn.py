@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.broker.error_codes import translate
+from millstream.broker.handlers._rights import require_group, require_transaction
 from millstream.broker.handlers._transaction_requests import (
     connection_of,
     require_transactional_id,
@@ -22,6 +23,7 @@ from millstream.coordination.transactions.shard import AddRequest
 from millstream.coordination.transactions.transaction import Producer
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.apis import CoordinatorKind
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.add_offsets_to_txn.v4.request import AddOffsetsToTxnRequest
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 async def add_offsets_to_txn(context: RequestContext, request: AddOffsetsToTxnRequest) -> Fields:
     coordinators = context.services.coordinators
     try:
+        require_transaction(context, Operation.WRITE, request.transactional_id)
+        require_group(context, Operation.READ, request.group_id)
         require_transactional_id(request.transactional_id)
         index = await coordinators.partition_of(CoordinatorKind.GROUP, request.group_id)
         await coordinators.transactions.add_partitions(

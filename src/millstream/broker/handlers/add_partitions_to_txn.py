@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.broker.error_codes import translate
+from millstream.broker.handlers._rights import may_topic, require_cluster, require_transaction
 from millstream.broker.handlers._transaction_requests import (
     connection_of,
     require_transactional_id,
@@ -24,6 +25,7 @@ from millstream.coordination.transactions.shard import AddRequest
 from millstream.coordination.transactions.transaction import Producer
 from millstream.errors import ApiError, ErrorCode
 from millstream.partitions import TopicPartition
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
@@ -46,6 +48,8 @@ class _Asked(NamedTuple):
 
 
 async def add_partitions_to_txn(context: RequestContext, request: Any) -> Fields:
+    if context.api_version >= FIRST_FOR_BROKERS:
+        require_cluster(context, Operation.CLUSTER_ACTION)
     if context.api_version < FIRST_FOR_BROKERS:
         asked = _Asked(
             request.v3_and_below_transactional_id,
@@ -92,10 +96,12 @@ async def _topic_results(context: RequestContext, asked: _Asked) -> list[Fields]
 
 async def _errors(context: RequestContext, asked: _Asked) -> dict[TopicPartition, ErrorCode]:
     """What went wrong, by partition; nothing where all is well."""
-    unusable = _unusable(context, asked.partitions)
-    if unusable:
-        return dict.fromkeys(asked.partitions, ErrorCode.OPERATION_NOT_ATTEMPTED) | unusable
     try:
+        if context.api_version < FIRST_FOR_BROKERS:
+            require_transaction(context, Operation.WRITE, asked.transactional_id)
+        unusable = _unusable(context, asked.partitions)
+        if unusable:
+            return dict.fromkeys(asked.partitions, ErrorCode.OPERATION_NOT_ATTEMPTED) | unusable
         require_transactional_id(asked.transactional_id)
         if asked.verify_only:
             return _verify(context, asked)
@@ -114,7 +120,9 @@ def _unusable(
     errors: dict[TopicPartition, ErrorCode] = {}
     for name, index in partitions:
         topic = topics.get(name)
-        if context.api_version < FIRST_FOR_BROKERS and name in INTERNAL_TOPICS:
+        if context.api_version < FIRST_FOR_BROKERS and (
+            name in INTERNAL_TOPICS or not may_topic(context, Operation.WRITE, name)
+        ):
             errors[name, index] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif topic is None or not 0 <= index < len(topic.partitions):
             errors[name, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

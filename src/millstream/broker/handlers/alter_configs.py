@@ -12,9 +12,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.handlers._rights import require_config_right, require_dead_letter_right
 from millstream.broker.services import RequestContext
 from millstream.coordination.cluster import Resource
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.alter_configs.v2.request import AlterConfigsRequest, AlterConfigsResource
@@ -33,7 +35,10 @@ async def alter_configs(context: RequestContext, request: AlterConfigsRequest) -
         resource = Resource.of(asked.resource_type, asked.resource_name)
         is_duplicate = counts[asked.resource_type, asked.resource_name] > 1
         try:
-            wanted[resource] = _settings(asked, is_duplicate=is_duplicate)
+            settings = _settings(asked, is_duplicate=is_duplicate)
+            require_config_right(context, Operation.ALTER_CONFIGS, resource)
+            require_dead_letter_right(context, settings.items())
+            wanted[resource] = settings
         except ApiError as error:
             refused[resource] = error
     outcomes = refused | await context.services.actions.replace_configs(

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.handlers._rights import may_cluster
 from millstream.broker.services import RequestContext
 from millstream.coordination.replication.reassignment import Target
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.alter_partition_reassignments.v1.request import (
         AlterPartitionReassignmentsRequest,
     )
 
+    from millstream.partitions import TopicPartition
     from millstream.protocol.messages import Fields
 
 
@@ -28,11 +31,17 @@ async def alter_partition_reassignments(
         for partition in topic.partitions
     ]
     may_change_factor = request.allow_replication_factor_change
-    outcomes = await context.services.actions.reassign_partitions(
-        targets, may_change_factor=may_change_factor
-    )
+    code = ErrorCode.NONE
+    outcomes: dict[TopicPartition, ApiError | None]
+    if may_cluster(context, Operation.ALTER):
+        outcomes = await context.services.actions.reassign_partitions(
+            targets, may_change_factor=may_change_factor
+        )
+    else:
+        code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        outcomes = dict.fromkeys(((it.topic, it.partition_id) for it in targets), ApiError(code))
     return {
-        "error_code": ErrorCode.NONE,
+        "error_code": code,
         "allow_replication_factor_change": may_change_factor,
         "responses": [
             {

@@ -10,8 +10,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.handlers._rights import may_cluster
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 from millstream.security.scram import BY_CODE, ITERATIONS_MAX, ITERATIONS_MIN, ScramCredential
 
 if TYPE_CHECKING:
@@ -29,6 +31,9 @@ async def alter_user_scram_credentials(
 ) -> Fields:
     counts = Counter([it.name for it in request.deletions])
     counts.update(it.name for it in request.upsertions)
+    if not may_cluster(context, Operation.ALTER):
+        refusal = ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return {"results": [_result(user, refusal) for user in counts]}
     outcome: dict[str, ApiError | None] = {}
     changes: dict[tuple[str, int], ScramCredential | None] = {}
     for deletion in request.deletions:

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.handlers.describe_groups import (
-    ALL_GROUP_OPERATIONS,
-    OPERATIONS_NOT_ASKED,
-)
+from millstream.broker.handlers._rights import require_group, require_visible
+from millstream.broker.handlers.describe_groups import group_operations
 from millstream.broker.services import RequestContext
 from millstream.coordination.cluster import ClusterImage
 from millstream.coordination.groups.consumer_messages import (
@@ -21,6 +19,7 @@ from millstream.coordination.groups.consumer_messages import (
     Partitions,
 )
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.consumer_group_describe.v1.request import ConsumerGroupDescribeRequest
@@ -38,7 +37,7 @@ async def consumer_group_describe(
     for group_id in request.group_ids:
         group = await _describe(context, group_id)
         is_asked = request.include_authorized_operations and group.error is ErrorCode.NONE
-        operations = ALL_GROUP_OPERATIONS if is_asked else OPERATIONS_NOT_ASKED
+        operations = group_operations(context, group_id, is_asked=is_asked)
         encoded = _encoded(group, context.services.metadata.image)
         answers.append({**encoded, "authorized_operations": operations})
     return {"groups": answers}
@@ -47,7 +46,11 @@ async def consumer_group_describe(
 async def _describe(context: RequestContext, group_id: str) -> ConsumerGroupDescription:
     groups = context.services.coordinators.groups
     try:
-        return await groups.read(group_id, lambda shard: shard.consumer_groups.describe(group_id))
+        require_group(context, Operation.DESCRIBE, group_id)
+        group = await groups.read(group_id, lambda shard: shard.consumer_groups.describe(group_id))
+        held = {topic_id for it in group.members for topic_id in (*it.assigned, *it.target)}
+        require_visible(context, held)
+        return group
     except ApiError as error:
         code, message = error.code, error.message
         if code is ErrorCode.COORDINATOR_NOT_AVAILABLE and groups.has_no_groups:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.handlers._rights import may_topic, require_group, require_topics
 from millstream.broker.services import RequestContext
 from millstream.coordination.groups.consumer_messages import (
     ConsumerHeartbeat,
@@ -18,6 +19,7 @@ from millstream.coordination.groups.consumer_messages import (
 )
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.messages import milliseconds
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.consumer_group_heartbeat.v1.request import ConsumerGroupHeartbeatRequest
@@ -31,6 +33,8 @@ async def consumer_group_heartbeat(
     beat = _decoded(context, request)
     groups = context.services.coordinators.groups
     try:
+        require_group(context, Operation.READ, beat.group_id)
+        require_topics(context, Operation.DESCRIBE, beat.topic_names or ())
         response = await groups.run(
             beat.group_id, lambda shard, now_ms: shard.consumer_groups.heartbeat(beat, now_ms)
         )
@@ -57,6 +61,7 @@ def _decoded(context: RequestContext, request: ConsumerGroupHeartbeatRequest) ->
         client_id=context.client_id or "",
         client_host=f"/{context.client_host}",
         api_version=context.api_version,
+        may_describe=lambda topic: may_topic(context, Operation.DESCRIBE, topic, log_denied=False),
     )
 
 

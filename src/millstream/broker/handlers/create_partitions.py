@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.handlers._rights import split_topics
 from millstream.broker.metadata.topics import MorePartitions
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.create_partitions.v3.request import (
@@ -23,10 +25,13 @@ if TYPE_CHECKING:
 
 async def create_partitions(context: RequestContext, request: CreatePartitionsRequest) -> Fields:
     counts = Counter(topic.name for topic in request.topics)
+    wanted = [topic for topic in request.topics if counts[topic.name] == 1]
+    allowed, refused = split_topics(context, Operation.ALTER, wanted, lambda topic: topic.name)
     outcomes = await context.services.actions.create_partitions(
-        [_more(topic) for topic in request.topics if counts[topic.name] == 1],
-        validate_only=request.validate_only,
+        [_more(topic) for topic in allowed], validate_only=request.validate_only
     )
+    for topic in refused:
+        outcomes[topic.name] = ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     for name, count in counts.items():
         if count > 1:
             outcomes[name] = ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")

@@ -13,9 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from millstream.broker.handlers._rights import may_cluster, may_topic, split_topics
 from millstream.broker.metadata.topics import NewTopic
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
@@ -29,6 +31,10 @@ FIRST_VERSION_WITH_CONFIGS = 5
 async def create_topics(context: RequestContext, request: CreateTopicsRequest) -> Fields:
     counts = Counter(topic.name for topic in request.topics)
     wanted = {topic.name: topic for topic in request.topics if counts[topic.name] == 1}
+    refused: list[str] = []
+    if not may_cluster(context, Operation.CREATE, log_denied=False):
+        _, refused = split_topics(context, Operation.CREATE, wanted, lambda name: name)
+        wanted = {name: topic for name, topic in wanted.items() if name not in refused}
     outcomes = await context.services.actions.create_topics(
         [_new_topic(topic) for topic in wanted.values()], validate_only=request.validate_only
     )
@@ -39,7 +45,9 @@ async def create_topics(context: RequestContext, request: CreateTopicsRequest) -
         if isinstance(outcome, ApiError):
             answers.append(_refused(name, outcome))
         else:
-            answers.append(_created(outcome, describe(topic)))
+            answers.append(_created(context, outcome, describe(topic)))
+    unauthorized = ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
+    answers += [_refused(name, unauthorized) for name in refused]
     duplicate = ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
     answers += [_refused(name, duplicate) for name, count in counts.items() if count > 1]
     return {"topics": answers}
@@ -83,7 +91,18 @@ def _describing(context: RequestContext) -> Callable[[CreatableTopic], Sequence[
     return describe
 
 
-def _created(topic: TopicImage, configs: Sequence[Fields]) -> Fields:
+def _created(context: RequestContext, topic: TopicImage, configs: Sequence[Fields]) -> Fields:
+    """Only to a client that may describe its settings is the new topic described."""
+    if not may_topic(context, Operation.DESCRIBE_CONFIGS, topic.name, log_denied=False):
+        return {
+            "name": topic.name,
+            "topic_id": topic.id,
+            "error_code": ErrorCode.NONE,
+            "topic_config_error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            "num_partitions": -1,
+            "replication_factor": -1,
+            "configs": (),
+        }
     return {
         "name": topic.name,
         "topic_id": topic.id,

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.handlers._rights import require_group
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
@@ -31,6 +33,7 @@ async def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -
 async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
     services = context.services
     try:
+        require_group(context, Operation.DELETE, group_id)
         await services.coordinators.share_groups.delete_group(
             group_id, services.share_partitions.forget
         )

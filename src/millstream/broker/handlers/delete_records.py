@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.handlers._rights import require_topic
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest
@@ -36,6 +38,7 @@ async def delete_records(context: RequestContext, request: DeleteRecordsRequest)
 
 def _delete(context: RequestContext, topic: str, wanted: DeleteRecordsPartition) -> dict[str, Any]:
     try:
+        require_topic(context, Operation.DELETE, topic)
         partition = context.services.partitions.find(topic, wanted.partition_index)
         if partition.is_internal:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal")

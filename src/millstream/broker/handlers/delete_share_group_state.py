@@ -23,4 +23,4 @@ async def delete_share_group_state(
         await persister.delete(key)
         return {}
 
-    return await answer_partitions(request, delete)
+    return await answer_partitions(context, request, delete)

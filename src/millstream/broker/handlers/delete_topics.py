@@ -12,8 +12,10 @@ import uuid
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.handlers._rights import may_cluster, may_topic, require_topic
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode, MillstreamError
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from millstream.coordination.cluster import TopicImage
@@ -49,7 +51,7 @@ async def _delete(context: RequestContext, wanted: list[tuple[str | None, uuid.U
                 )
             found[topic.id] = topic
         except ApiError as error:
-            answers.append(_answer(name, topic_id, error))
+            answers.append(_answer(name or _name_to_tell(context, topic_id), topic_id, error))
     await context.services.actions.delete_topics(found)
     answers += [_answer(topic.name, topic.id, None) for topic in found.values()]
     return {"responses": answers}
@@ -81,12 +83,31 @@ def _find(
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
     image = services.metadata.image
     if name is not None:
+        _require_right(context, name, exists=name in image.topics)
         if name not in image.topics:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return image.topics[name]
     if topic_id not in image.topics_by_id:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+    _require_right(context, image.topics_by_id[topic_id].name, exists=True)
     return image.topics_by_id[topic_id]
+
+
+def _name_to_tell(context: RequestContext, topic_id: uuid.UUID) -> str | None:
+    """The name of a topic given by its id, if the client may describe it."""
+    topic = context.services.metadata.image.topics_by_id.get(topic_id)
+    if topic is None or context.client.rights is None:
+        return None
+    return topic.name if may_topic(context, Operation.DESCRIBE, topic.name) else None
+
+
+def _require_right(context: RequestContext, name: str, *, exists: bool) -> None:
+    """Who may not describe the topic learns nothing about it; who may learns that it is missing."""
+    if may_cluster(context, Operation.DELETE, log_denied=False):
+        return
+    require_topic(context, Operation.DESCRIBE, name)
+    if exists:
+        require_topic(context, Operation.DELETE, name)
 
 
 def _answer(name: str | None, topic_id: uuid.UUID, error: ApiError | None) -> dict[str, Any]:

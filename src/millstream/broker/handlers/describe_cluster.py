@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.handlers._rights import cluster_operations
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.metadata import OPERATIONS_NOT_ASKED
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
 
 BROKERS = 1
 CONTROLLERS = 2
-
-# Without an authorizer everyone may do everything: bits of CREATE, ALTER, DESCRIBE, CLUSTER_ACTION,
-# DESCRIBE_CONFIGS, ALTER_CONFIGS and IDEMPOTENT_WRITE.
-ALL_CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 
 
 def describe_cluster(context: RequestContext, request: DescribeClusterRequest) -> Fields:
@@ -56,5 +53,7 @@ def describe_cluster(context: RequestContext, request: DescribeClusterRequest) -
         "cluster_id": services.cluster_id,
         "controller_id": services.controller_id,
         "brokers": brokers,
-        "cluster_authorized_operations": ALL_CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
+        "cluster_authorized_operations": (
+            cluster_operations(context) if asked else OPERATIONS_NOT_ASKED
+        ),
     }

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.handlers._rights import require_config_right
 from millstream.broker.metadata.configs import DescribedSetting
 from millstream.broker.services import RequestContext
 from millstream.coordination.cluster import Resource
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.describe_configs.v4.request import (
@@ -41,6 +43,7 @@ def _describe(
     }
     try:
         resource = Resource.of(wanted.resource_type, wanted.resource_name)
+        require_config_right(context, Operation.DESCRIBE_CONFIGS, resource)
         settings = context.services.configs.describe(resource, wanted.configuration_keys)
     except ApiError as error:
         return answer | {"error_code": error.code, "error_message": error.message}

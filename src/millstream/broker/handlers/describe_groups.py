@@ -12,10 +12,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.handlers._rights import operations, require_group
 from millstream.broker.services import RequestContext
 from millstream.coordination.groups.classic_messages import GroupDescription
 from millstream.coordination.groups.classic_state import ClassicState
 from millstream.errors import ApiError, ErrorCode
+from millstream.protocol.metadata import OPERATIONS_NOT_ASKED
+from millstream.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
@@ -24,26 +27,28 @@ if TYPE_CHECKING:
 
 FIRST_WITH_NOT_FOUND = 6
 
-# Without an authorizer everyone may do everything: bits of READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS
-# and ALTER_CONFIGS.
-ALL_GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
-OPERATIONS_NOT_ASKED = -2_147_483_648
-
 
 async def describe_groups(context: RequestContext, request: DescribeGroupsRequest) -> Fields:
-    asked = request.include_authorized_operations
     answers = []
     for group_id in request.groups:
         description = await _describe(context, group_id)
-        show_operations = asked and description.error is ErrorCode.NONE
-        operations = ALL_GROUP_OPERATIONS if show_operations else OPERATIONS_NOT_ASKED
-        answers.append({**_encoded(description), "authorized_operations": operations})
+        is_asked = request.include_authorized_operations and description.error is ErrorCode.NONE
+        rights = group_operations(context, group_id, is_asked=is_asked)
+        answers.append({**_encoded(description), "authorized_operations": rights})
     return {"groups": answers}
+
+
+def group_operations(context: RequestContext, group_id: str, *, is_asked: bool) -> int:
+    """The client's rights to a group, for the answers of the three APIs that describe groups."""
+    if not is_asked:
+        return OPERATIONS_NOT_ASKED
+    return operations(context, ResourceType.GROUP, group_id)
 
 
 async def _describe(context: RequestContext, group_id: str) -> GroupDescription:
     groups = context.services.coordinators.groups
     try:
+        require_group(context, Operation.DESCRIBE, group_id)
         return await groups.read(group_id, lambda shard: shard.describe_group(group_id))
     except ApiError as error:
         code = error.code

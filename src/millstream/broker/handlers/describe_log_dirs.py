@@ -14,9 +14,11 @@ import os
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.handlers._rights import require_cluster
 from millstream.broker.metadata.store import METADATA_TOPIC
 from millstream.broker.services import RequestContext
 from millstream.errors import ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.describe_log_dirs.v5.request import DescribeLogDirsRequest
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 
 def describe_log_dirs(context: RequestContext, request: DescribeLogDirsRequest) -> Fields:
+    require_cluster(context, Operation.DESCRIBE)
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.handlers._rights import require_topic
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.describe_producers.v0.request import DescribeProducersRequest
@@ -33,6 +35,7 @@ def describe_producers(context: RequestContext, request: DescribeProducersReques
 
 def _describe(context: RequestContext, topic: str, index: int) -> dict[str, Any]:
     try:
+        require_topic(context, Operation.READ, topic)
         partition = context.services.partitions.find(topic, index)
         if partition.offline_error is not None:
             raise partition.offline_error

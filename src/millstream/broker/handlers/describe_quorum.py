@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.handlers._rights import require_cluster
 from millstream.broker.metadata.store import METADATA_TOPIC
 from millstream.broker.peers.metadata_versions import metadata_versions
 from millstream.broker.services import RequestContext
 from millstream.errors import ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest
@@ -29,6 +31,7 @@ UNKNOWN = -1
 
 
 async def describe_quorum(context: RequestContext, request: DescribeQuorumRequest) -> Fields:
+    require_cluster(context, Operation.DESCRIBE)
     wanted = [
         (topic.topic_name, [it.partition_index for it in topic.partitions])
         for topic in request.topics

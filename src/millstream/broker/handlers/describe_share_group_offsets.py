@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from millstream.broker.handlers._rights import require_group, split_topics
 from millstream.broker.peers.leaders import leader_of
 from millstream.broker.peers.partitions import RemotePartitions
 from millstream.broker.services import RequestContext, Services
@@ -25,6 +26,7 @@ from millstream.coordination.share_state import (
     SharePartitionKey,
 )
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.describe_share_group_offsets.v1.request import (
@@ -48,11 +50,21 @@ async def _described_group(
 ) -> dict[str, Any]:
     try:
         require_share_groups(context.services.metadata.image)
-        topics = await _topics_asked_for(context, group)
+        require_group(context, Operation.DESCRIBE, group.group_id)
+        is_named = group.topics is not None
+        visible, hidden = split_topics(
+            context,
+            Operation.DESCRIBE,
+            await _topics_asked_for(context, group),
+            lambda topic: topic[0],
+            log_denied=is_named,
+        )
         described = [
             await _described_topic(context, group.group_id, name, partitions)
-            for name, partitions in topics
+            for name, partitions in visible
         ]
+        if is_named:
+            described += [_hidden_topic(name, partitions) for name, partitions in hidden]
     except ApiError as error:
         return {
             "group_id": group.group_id,
@@ -86,6 +98,16 @@ async def _described_topic(
     keys = [SharePartitionKey(group_id, topic.id, partition) for partition in partitions]
     described = await asyncio.gather(*(_described(context, name, key) for key in keys))
     return {"topic_name": name, "topic_id": topic.id, "partitions": described}
+
+
+def _hidden_topic(name: str, partitions: Iterable[int]) -> dict[str, Any]:
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    refused = {"error_code": code, "error_message": code.description}
+    return {
+        "topic_name": name,
+        "topic_id": UUID(int=0),
+        "partitions": [{**_partition(partition), **refused} for partition in partitions],
+    }
 
 
 async def _described(context: RequestContext, name: str, key: SharePartitionKey) -> dict[str, Any]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.handlers.metadata import ALL_TOPIC_OPERATIONS, describe_partition
+from millstream.broker.handlers._rights import operations, split_topics
+from millstream.broker.handlers.metadata import describe_partition
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartitionsRequest
@@ -23,7 +25,11 @@ def describe_topic_partitions(
     context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> Fields:
     topics = context.services.metadata.image.topics
-    names = sorted({topic.name for topic in request.topics} or topics)
+    named = {topic.name for topic in request.topics}
+    visible, hidden = split_topics(
+        context, Operation.DESCRIBE, named or topics, str, log_denied=bool(named)
+    )
+    names = sorted(named or visible)
     first_partition = 0
     if request.cursor is not None:
         if request.cursor.partition_index < 0:
@@ -42,8 +48,13 @@ def describe_topic_partitions(
             next_cursor = {"topic_name": name, "partition_index": 0}
             break
         topic = topics.get(name)
+        if name in hidden:
+            answers.append(_without_partitions(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            continue
         if topic is None:
-            answers.append(_unknown(name))
+            unknown = _without_partitions(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            rights = operations(context, ResourceType.TOPIC, name)
+            answers.append(unknown | {"topic_authorized_operations": rights})
             continue
         last_partition = min(first_partition + limit, len(topic.partitions))
         answers.append(_describe(context, topic, first_partition, last_partition))
@@ -55,8 +66,8 @@ def describe_topic_partitions(
     return {"topics": answers, "next_cursor": next_cursor}
 
 
-def _unknown(name: str) -> dict[str, Any]:
-    return {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "name": name, "topic_id": None}
+def _without_partitions(name: str, error: ErrorCode) -> dict[str, Any]:
+    return {"error_code": error, "name": name, "topic_id": None}
 
 
 def _describe(context: RequestContext, topic: TopicImage, first: int, last: int) -> dict[str, Any]:
@@ -82,5 +93,5 @@ def _describe(context: RequestContext, topic: TopicImage, first: int, last: int)
         "topic_id": topic.id,
         "is_internal": topic.is_internal,
         "partitions": partitions,
-        "topic_authorized_operations": ALL_TOPIC_OPERATIONS,
+        "topic_authorized_operations": operations(context, ResourceType.TOPIC, topic.name),
     }

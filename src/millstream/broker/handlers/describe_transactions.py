@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.handlers._rights import may_topic, require_transaction
 from millstream.broker.handlers._transaction_requests import require_transactional_id
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
@@ -28,6 +30,7 @@ async def describe_transactions(
 
 async def _describe(context: RequestContext, transactional_id: str) -> Fields:
     try:
+        require_transaction(context, Operation.DESCRIBE, transactional_id)
         require_transactional_id(transactional_id)
         described = await context.services.coordinators.transactions.describe(transactional_id)
         if described is None:
@@ -37,11 +40,11 @@ async def _describe(context: RequestContext, transactional_id: str) -> Fields:
     return {
         "error_code": ErrorCode.NONE,
         "transactional_id": transactional_id,
-        **_fields(described),
+        **_fields(context, described),
     }
 
 
-def _fields(described: TransactionValue) -> Fields:
+def _fields(context: RequestContext, described: TransactionValue) -> Fields:
     return {
         "transaction_state": described.state.label,
         "transaction_timeout": described.timeout_ms,
@@ -51,5 +54,6 @@ def _fields(described: TransactionValue) -> Fields:
         "topics": [
             {"topic": partition.topic, "partitions": partition.partitions}
             for partition in described.partitions or ()
+            if may_topic(context, Operation.DESCRIBE, partition.topic, log_denied=False)
         ],
     }

@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.handlers._rights import may_cluster
 from millstream.broker.services import RequestContext
 from millstream.errors import ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.describe_user_scram_credentials.v0.request import (
@@ -23,6 +25,16 @@ if TYPE_CHECKING:
 def describe_user_scram_credentials(
     context: RequestContext, request: DescribeUserScramCredentialsRequest
 ) -> Fields:
+    if not may_cluster(context, Operation.DESCRIBE):
+        code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return {
+            "error_code": code,
+            "error_message": code.description,
+            "results": [
+                {"user": it.name, "error_code": code, "credential_infos": ()}
+                for it in request.users or ()
+            ],
+        }
     credentials: dict[str, dict[int, int]] = {}
     for (user, mechanism), it in sorted(context.services.metadata.image.scram.items()):
         credentials.setdefault(user, {})[mechanism] = it.iterations

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.handlers._rights import may_cluster
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.elect_leaders.v2.request import ElectLeadersRequest
@@ -28,14 +30,19 @@ async def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -
         wanted = [
             (topic.topic, index) for topic in request.topic_partitions for index in topic.partitions
         ]
-    outcomes = await context.services.actions.elect_leaders(
-        wanted, unclean=request.election_type == _UNCLEAN
-    )
+    code = ErrorCode.NONE
+    if may_cluster(context, Operation.ALTER):
+        outcomes = await context.services.actions.elect_leaders(
+            wanted, unclean=request.election_type == _UNCLEAN
+        )
+    else:
+        code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        outcomes = dict.fromkeys(wanted or (), code)
     topics: dict[str, list[dict[str, Any]]] = {}
     for (name, index), error in outcomes.items():
         topics.setdefault(name, []).append(_answer(context, name, index, error))
     return {
-        "error_code": ErrorCode.NONE,
+        "error_code": code,
         "replica_election_results": [
             {"topic": name, "partition_result": partitions} for name, partitions in topics.items()
         ],

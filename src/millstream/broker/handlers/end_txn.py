@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.broker.error_codes import translate
+from millstream.broker.handlers._rights import require_transaction
 from millstream.broker.handlers._transaction_requests import (
     connection_of,
     require_transactional_id,
@@ -23,6 +24,7 @@ from millstream.broker.services import RequestContext
 from millstream.coordination.transactions.shard import EndRequest
 from millstream.coordination.transactions.transaction import Producer
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.end_txn.v5.request import EndTxnRequest
@@ -43,6 +45,7 @@ async def end_txn(context: RequestContext, request: EndTxnRequest) -> Fields:
         connection=connection_of(context),
     )
     try:
+        require_transaction(context, Operation.WRITE, request.transactional_id)
         require_transactional_id(request.transactional_id)
         producer = await context.services.coordinators.transactions.end(end)
     except ApiError as error:

@@ -50,6 +50,7 @@ from millstream.protocol.fetch import (
 from millstream.protocol.produce import TopicKey
 from millstream.protocol.wire import Buffer, Piece
 from millstream.records.batch import NO_LEADER_EPOCH
+from millstream.security.acls import Operation, ResourceType
 
 logger = logging.getLogger("millstream.fetch")
 
@@ -90,6 +91,7 @@ class _Fetch:
     _look_scheduled = False
     _held: Set[FetchTarget] = frozenset()  # their records are held back
     _held_seconds = 0.0  # until the first of them may be sent
+    _refused: Set[FetchTarget] | None = None  # the client may not read them; None: no authorizer
 
     def __init__(
         self,
@@ -108,6 +110,9 @@ class _Fetch:
         self._is_committed = request.isolation_level == READ_COMMITTED
         self._is_incremental = request.session_epoch > 0 and session.id != NO_SESSION
         self._answers: dict[FetchTarget, FetchedPartition] = {}
+        self._rights = context.client.rights
+        if self._rights is not None:
+            session.look_at_all_for(self._rights, self._rights.version)
 
     def start(self) -> Buffers | Deferred:
         try:
@@ -148,7 +153,20 @@ class _Fetch:
                     target.not_found = error.code
                 else:
                     session.bind(target, partition)
+        if self._rights is not None:
+            self._refused = {target for target in targets if not self._may_read(target)}
         return targets
+
+    def _may_read(self, target: FetchTarget) -> bool:
+        """Whether the client may read the topic now. An unknown id is answered as unknown."""
+        name = target.topic
+        if not isinstance(name, str):
+            topic = self._services.metadata.image.topics_by_id.get(name)
+            if topic is None:
+                return True
+            name = topic.name
+        rights = self._rights
+        return rights is None or rights.allows(Operation.READ, ResourceType.TOPIC, name)
 
     def _hold_back(self, targets: list[FetchTarget]) -> None:
         """Find the partitions whose records this client should not get yet."""
@@ -181,7 +199,12 @@ class _Fetch:
         remaining = bytes_max
         answers = []
         has_data = False
+        refused = self._refused
         for target in targets:
+            if refused is not None and target in refused:
+                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                answers.append(FetchedPartition(target.wanted.partition, code))
+                continue
             partition = target.partition
             if partition is None:
                 answers.append(FetchedPartition(target.wanted.partition, target.not_found))

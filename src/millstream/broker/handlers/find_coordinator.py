@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.handlers._rights import require_cluster, require_group, require_transaction
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.apis import CoordinatorKind
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
@@ -35,7 +37,13 @@ async def find_coordinator(context: RequestContext, request: Any) -> Fields:
 
 async def _find(context: RequestContext, kind: int, key: str) -> dict[str, Any]:
     try:
+        if kind == CoordinatorKind.GROUP:
+            require_group(context, Operation.DESCRIBE, key)
+        elif kind == CoordinatorKind.TRANSACTION:
+            require_transaction(context, Operation.DESCRIBE, key)
         _validate(kind, key, context.api_version)
+        if kind == CoordinatorKind.SHARE:
+            require_cluster(context, Operation.CLUSTER_ACTION)
         broker = await context.services.coordinators.find(CoordinatorKind(kind), key)
         endpoint = broker.endpoint(context.listener)
         if endpoint is None:

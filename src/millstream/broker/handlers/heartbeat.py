@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.handlers._rights import require_group
 from millstream.broker.services import RequestContext
 from millstream.coordination.groups import classic_messages
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.heartbeat.v4.request import HeartbeatRequest
@@ -27,6 +29,7 @@ async def heartbeat(context: RequestContext, request: HeartbeatRequest) -> Field
     )
     groups = context.services.coordinators.groups
     try:
+        require_group(context, Operation.READ, beat.group_id)
         code = await groups.run(beat.group_id, lambda shard, now_ms: shard.heartbeat(beat, now_ms))
     except ApiError as error:
         code = error.code

@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from millstream.broker.handlers._rights import require_config_right, require_dead_letter_right
 from millstream.broker.handlers.alter_configs import answer
 from millstream.broker.metadata.configs import Change
 from millstream.broker.services import RequestContext
 from millstream.coordination.cluster import Resource
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.incremental_alter_configs.v1.request import (
@@ -36,7 +38,10 @@ async def incremental_alter_configs(
         resource = Resource.of(asked.resource_type, asked.resource_name)
         is_duplicate = counts[asked.resource_type, asked.resource_name] > 1
         try:
-            wanted[resource] = _changes(asked, is_duplicate=is_duplicate)
+            changes = _changes(asked, is_duplicate=is_duplicate)
+            require_config_right(context, Operation.ALTER_CONFIGS, resource)
+            require_dead_letter_right(context, ((it.name, it.value) for it in changes))
+            wanted[resource] = changes
         except ApiError as error:
             refused[resource] = error
     outcomes = refused | await context.services.actions.alter_configs(

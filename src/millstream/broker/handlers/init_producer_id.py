@@ -15,9 +15,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.broker.error_codes import translate
+from millstream.broker.handlers._rights import may, may_cluster
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.messages import milliseconds
+from millstream.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
@@ -28,11 +30,30 @@ NONE = -1  # of ids and epochs
 
 
 async def init_producer_id(context: RequestContext, request: InitProducerIdRequest) -> Fields:
+    refusal = _refusal(context, request.transactional_id)
+    if refusal is not None:
+        return _refused(refusal)
     if (request.producer_id == NONE) != (request.producer_epoch == NONE):
         return _refused(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
         return await _initialize(context, request)
     return _answer(await context.services.producer_ids.next(), 0)
+
+
+def _refusal(context: RequestContext, transactional_id: str | None) -> ErrorCode | None:
+    """Without a transactional id, who may write to any topic at all may have a producer id."""
+    rights = context.client.rights
+    if rights is None:
+        return None
+    if transactional_id is not None:
+        if may(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+            return None
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if may_cluster(context, Operation.IDEMPOTENT_WRITE, log_denied=False):
+        return None
+    if rights.allows_somewhere(Operation.WRITE, ResourceType.TOPIC):
+        return None
+    return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 async def _initialize(context: RequestContext, request: InitProducerIdRequest) -> Fields:

@@ -23,4 +23,4 @@ async def initialize_share_group_state(
         await persister.initialize(key, partition.state_epoch, partition.start_offset)
         return {}
 
-    return await answer_partitions(request, initialize)
+    return await answer_partitions(context, request, initialize)

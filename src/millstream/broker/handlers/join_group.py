@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.handlers._rights import require_group
 from millstream.broker.services import RequestContext
 from millstream.coordination.group_records import ClassicProtocol
 from millstream.coordination.groups.classic_messages import JoinRequest, JoinResponse
 from millstream.errors import ApiError
 from millstream.protocol.messages import milliseconds
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.join_group.v9.request import JoinGroupRequest
@@ -32,6 +34,7 @@ async def join_group(context: RequestContext, request: JoinGroupRequest) -> Fiel
     join = _decoded(context, request)
     groups = context.services.coordinators.groups
     try:
+        require_group(context, Operation.READ, join.group_id)
         response: JoinResponse = await groups.run_waiting(
             join.group_id, lambda shard, token, now_ms: shard.join_group(join, token, now_ms)
         )

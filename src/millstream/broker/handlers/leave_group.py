@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.handlers._rights import require_group
 from millstream.broker.services import RequestContext
 from millstream.coordination.groups.classic_messages import LeaveRequest, LeavingMember, LeftMember
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
@@ -23,6 +25,7 @@ async def leave_group(context: RequestContext, request: Any) -> Fields:
     leave = LeaveRequest(request.group_id, _leaving(context.api_version, request))
     groups = context.services.coordinators.groups
     try:
+        require_group(context, Operation.READ, leave.group_id)
         left = await groups.run(
             leave.group_id, lambda shard, now_ms: shard.leave_group(leave, now_ms)
         )

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from millstream.broker.handlers._rights import require_cluster
 from millstream.broker.services import RequestContext
 from millstream.coordination.cluster import Resource, ResourceType
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.list_config_resources.v1.request import ListConfigResourcesRequest
@@ -32,6 +34,7 @@ _KNOWN: frozenset[int] = frozenset(
 
 
 def list_config_resources(context: RequestContext, request: ListConfigResourcesRequest) -> Fields:
+    require_cluster(context, Operation.DESCRIBE_CONFIGS)
     wanted: frozenset[int] = frozenset(request.resource_types)
     if context.api_version == 0:
         wanted = frozenset({ResourceType.CLIENT_METRICS})

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.handlers._rights import may, may_cluster
 from millstream.broker.services import RequestContext
 from millstream.coordination.groups.group import GroupOverview
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from kio.schema.list_groups.v5.request import ListGroupsRequest
@@ -35,6 +37,7 @@ async def list_groups(context: RequestContext, request: ListGroupsRequest) -> Fi
         )
     except ApiError as error:
         return {"error_code": error.code, "groups": []}
+    sees_all = may_cluster(context, Operation.DESCRIBE, log_denied=False)
     return {
         "error_code": ErrorCode.NONE,
         "groups": [
@@ -46,6 +49,10 @@ async def list_groups(context: RequestContext, request: ListGroupsRequest) -> Fi
             }
             for groups in by_shard
             for group in groups
-            if is_wanted(group)
+            if is_wanted(group) and (sees_all or _may_describe(context, group.group_id))
         ],
     }
+
+
+def _may_describe(context: RequestContext, group_id: str) -> bool:
+    return may(context, Operation.DESCRIBE, ResourceType.GROUP, group_id, log_denied=False)

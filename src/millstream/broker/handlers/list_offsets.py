@@ -19,10 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from millstream.broker.handlers._rights import require_topic
 from millstream.broker.replicas.partition import Partition
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.fetch import READ_COMMITTED
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.list_offsets.v11.request import (
@@ -73,6 +75,7 @@ async def _look_up(
             ErrorCode.UNSUPPORTED_VERSION,
             f"timestamp {timestamp} is not supported in ListOffsets v{context.api_version}",
         )
+    require_topic(context, Operation.DESCRIBE, topic)
     partition = context.services.partitions.find(topic, wanted.partition_index)
     partition.check_leader_epoch(wanted.current_leader_epoch)
     partition.check_readable(may_follow=end_of is _end_of_any_replica)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.handlers._rights import require_cluster
 from millstream.broker.services import RequestContext
 from millstream.errors import ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.list_partition_reassignments.v0.request import (
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 def list_partition_reassignments(
     context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> Fields:
+    require_cluster(context, Operation.DESCRIBE)
     topics = context.services.metadata.image.topics
     if request.topics is None:
         wanted = {name: range(len(topic.partitions)) for name, topic in topics.items()}

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from millstream.broker.handlers._rights import may
 from millstream.broker.services import RequestContext
 from millstream.coordination.groups.regex import matching_topics, validate_regex
 from millstream.coordination.transactions.records import TransactionState
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from kio.schema.list_transactions.v2.request import ListTransactionsRequest
@@ -46,6 +48,13 @@ async def list_transactions(context: RequestContext, request: ListTransactionsRe
             }
             for transactional_id, value in listed.items()
             if is_wanted(value)
+            and may(
+                context,
+                Operation.DESCRIBE,
+                ResourceType.TRANSACTIONAL_ID,
+                transactional_id,
+                log_denied=False,
+            )
         ],
     }
 

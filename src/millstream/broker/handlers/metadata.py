@@ -18,7 +18,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.broker.deferred import Deferred
-from millstream.broker.handlers.describe_cluster import ALL_CLUSTER_OPERATIONS
+from millstream.broker.handlers._rights import (
+    cluster_operations,
+    may_cluster,
+    may_topic,
+    operations,
+    split_topics,
+)
 from millstream.broker.metadata.topics import validate_topic_name
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
@@ -35,35 +41,59 @@ from millstream.protocol.metadata import (
     encode_metadata_response,
 )
 from millstream.protocol.wire import Buffer
+from millstream.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from millstream.broker.services import Services
     from millstream.coordination.cluster import TopicImage
 
 FIRST_WITH_LISTENER_ERRORS = 6
-# Without an authorizer all operations are allowed: bits of READ, WRITE, CREATE, DELETE, ALTER,
-# DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS.
-ALL_TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 
 
 def metadata(context: RequestContext, body: Buffer) -> bytes | Deferred:
-    services = context.services
-    key = (context.api_version, context.listener, bytes(body))
+    services, rights = context.services, context.client.rights
+    identity = None if rights is None else rights.identity
+    key = (context.api_version, context.listener, identity, bytes(body))
     cached = services.metadata_cache.get(services.metadata.image.version, key)
     if cached is not None:
         return cached
     request = decode_metadata_request(body, context.api_version)
-    missing = _to_create(services, request)
+    refused = _refused(context, request)
+    missing = _to_create(services, request, refused)
+    if missing:
+        refused |= _not_creatable(context, missing)
+        missing = [name for name in missing if name not in refused]
+    errors = dict.fromkeys(refused, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     if missing:
         deferred = Deferred()
-        services.tasks.start(_create_and_answer(context, request, missing, deferred))
+        services.tasks.start(_create_and_answer(context, request, missing, errors, deferred))
         return deferred
-    answer = _answer(context, request, {})
-    services.metadata_cache.put(key, answer)
+    answer = _answer(context, request, errors)
+    if not refused:  # each refusal is to be in the audit
+        services.metadata_cache.put(key, answer)
     return answer
 
 
-def _to_create(services: Services, request: MetadataRequest) -> list[str]:
+def _refused(context: RequestContext, request: MetadataRequest) -> set[str]:
+    """The topics asked for, by name or by id, that the client may not describe."""
+    if context.client.rights is None or request.topics is None:
+        return set()
+    by_id = context.services.metadata.image.topics_by_id
+    names = {
+        by_id[topic.topic_id].name if topic.topic_id in by_id else topic.name or ""
+        for topic in request.topics
+        if topic.topic_id == ZERO_ID or topic.topic_id in by_id
+    }
+    return {name for name in names if not may_topic(context, Operation.DESCRIBE, name)}
+
+
+def _not_creatable(context: RequestContext, names: list[str]) -> set[str]:
+    if may_cluster(context, Operation.CREATE, log_denied=False):
+        return set()
+    return {name for name in names if not may_topic(context, Operation.CREATE, name)}
+
+
+def _to_create(services: Services, request: MetadataRequest, refused: set[str]) -> list[str]:
     """The topics that the request creates."""
     if not (request.topics and request.allow_auto_topic_creation):
         return []
@@ -73,22 +103,29 @@ def _to_create(services: Services, request: MetadataRequest) -> list[str]:
     return [
         topic.name
         for topic in request.topics
-        if topic.name and topic.name not in topics and _name_error(topic.name) is None
+        if topic.name
+        and topic.name not in topics
+        and topic.name not in refused
+        and _name_error(topic.name) is None
     ]
 
 
 async def _create_and_answer(
-    context: RequestContext, request: MetadataRequest, missing: list[str], deferred: Deferred
+    context: RequestContext,
+    request: MetadataRequest,
+    missing: list[str],
+    errors: dict[str, ErrorCode],
+    deferred: Deferred,
 ) -> None:
     try:
         outcomes = await context.services.topics.auto_create(missing)
-        errors = {
+        errors |= {
             name: outcome.code
             for name, outcome in outcomes.items()
             if isinstance(outcome, ApiError)
         }
     except ApiError as error:  # the commit failed
-        errors = dict.fromkeys(missing, error.code)
+        errors |= dict.fromkeys(missing, error.code)
     deferred.complete(_answer(context, request, errors))
 
 
@@ -96,21 +133,22 @@ def _answer(
     context: RequestContext, request: MetadataRequest, errors: dict[str, ErrorCode]
 ) -> bytes:
     services = context.services
-    operations = ALL_TOPIC_OPERATIONS if request.include_topic_operations else OPERATIONS_NOT_ASKED
+    with_operations = request.include_topic_operations
     if request.topics is None:
-        topics = [
-            _describe(context, topic, operations)
-            for topic in services.metadata.image.topics.values()
-        ]
+        every = services.metadata.image.topics
+        visible = split_topics(context, Operation.DESCRIBE, every, str, log_denied=False)[0]
+        topics = [_describe(context, every[name], with_operations) for name in visible]
     else:
-        topics = [_look_up(context, wanted, operations, errors) for wanted in request.topics]
+        topics = [_look_up(context, wanted, with_operations, errors) for wanted in request.topics]
     response = MetadataResponse(
         brokers=_brokers(services, context.listener),
         cluster_id=services.cluster_id,
         controller_id=services.controller_id,
         topics=topics,
         cluster_operations=(
-            ALL_CLUSTER_OPERATIONS if request.include_cluster_operations else OPERATIONS_NOT_ASKED
+            cluster_operations(context)
+            if request.include_cluster_operations
+            else OPERATIONS_NOT_ASKED
         ),
     )
     return encode_metadata_response(context.api_version, response)
@@ -126,20 +164,34 @@ def _brokers(services: Services, listener: str) -> list[BrokerEntry]:
 
 
 def _look_up(
-    context: RequestContext, wanted: RequestedTopic, operations: int, errors: dict[str, ErrorCode]
+    context: RequestContext,
+    wanted: RequestedTopic,
+    with_operations: bool,
+    errors: dict[str, ErrorCode],
 ) -> TopicEntry:
     image = context.services.metadata.image
+    hidden = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if wanted.topic_id != ZERO_ID:
         topic = image.topics_by_id.get(wanted.topic_id)
         if topic is None:
             return TopicEntry(None, wanted.topic_id, error=ErrorCode.UNKNOWN_TOPIC_ID)
-        return _describe(context, topic, operations)
+        if errors.get(topic.name) is hidden:
+            return TopicEntry(None, wanted.topic_id, error=hidden)
+        return _describe(context, topic, with_operations)
     name = wanted.name or ""
     topic = image.topics.get(name)
-    if topic is not None:
-        return _describe(context, topic, operations)
+    if topic is not None and errors.get(name) is not hidden:
+        return _describe(context, topic, with_operations)
     error = errors.get(name) or _name_error(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return TopicEntry(name, error=error)
+    if error is hidden:
+        return TopicEntry(name, error=error)
+    return TopicEntry(name, error=error, operations=_operations(context, name, with_operations))
+
+
+def _operations(context: RequestContext, topic: str, with_operations: bool) -> int:
+    if not with_operations:
+        return OPERATIONS_NOT_ASKED
+    return operations(context, ResourceType.TOPIC, topic)
 
 
 def _name_error(name: str) -> ErrorCode | None:
@@ -150,7 +202,7 @@ def _name_error(name: str) -> ErrorCode | None:
     return None
 
 
-def _describe(context: RequestContext, topic: TopicImage, operations: int) -> TopicEntry:
+def _describe(context: RequestContext, topic: TopicImage, with_operations: bool) -> TopicEntry:
     no_listener = ErrorCode.LISTENER_NOT_FOUND
     if context.api_version < FIRST_WITH_LISTENER_ERRORS:
         no_listener = ErrorCode.LEADER_NOT_AVAILABLE
@@ -162,7 +214,7 @@ def _describe(context: RequestContext, topic: TopicImage, operations: int) -> To
             for index in range(len(topic.partitions))
         ],
         is_internal=topic.is_internal,
-        operations=operations,
+        operations=_operations(context, topic.name, with_operations),
     )
 
 

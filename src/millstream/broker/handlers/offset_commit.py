@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.handlers._offset_commits import commit_topics
+from millstream.broker.handlers._offset_commits import commit_topics, refuse_topics
+from millstream.broker.handlers._rights import require_group
 from millstream.broker.services import RequestContext
 from millstream.coordination.groups.group import OffsetCommitter
 from millstream.coordination.groups.offsets import (
@@ -21,7 +22,9 @@ from millstream.coordination.groups.offsets import (
     CommittedPartition,
     TopicCommit,
 )
+from millstream.errors import ApiError
 from millstream.protocol.messages import milliseconds
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
@@ -37,8 +40,11 @@ async def offset_commit(context: RequestContext, request: Any) -> Fields:
         )
 
     by_id = context.api_version >= FIRST_WITH_TOPIC_IDS
-    image = context.services.metadata.image
-    return {"topics": await commit_topics(image, request.topics, by_id=by_id, commit=commit)}
+    try:
+        require_group(context, Operation.READ, request.group_id)
+    except ApiError as error:
+        return {"topics": refuse_topics(request.topics, error.code)}
+    return {"topics": await commit_topics(context, request.topics, by_id=by_id, commit=commit)}
 
 
 def _commit_request(

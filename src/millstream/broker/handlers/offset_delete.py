@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.handlers._rights import may, split_topics
 from millstream.broker.services import RequestContext
 from millstream.coordination.groups.group import require_group_id
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
@@ -15,9 +17,14 @@ if TYPE_CHECKING:
 
 
 async def offset_delete(context: RequestContext, request: OffsetDeleteRequest) -> Fields:
+    if not may(context, Operation.DELETE, ResourceType.GROUP, request.group_id):
+        return {"error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED, "topics": []}
+    readable, refused = split_topics(
+        context, Operation.READ, request.topics, lambda topic: topic.name
+    )
     known = {
         (topic.name, partition.partition_index)
-        for topic in request.topics
+        for topic in readable
         for partition in topic.partitions
         if _exists(context, topic.name, partition.partition_index)
     }
@@ -41,6 +48,11 @@ async def offset_delete(context: RequestContext, request: OffsetDeleteRequest) -
     except ApiError as error:
         return {"error_code": error.code, "topics": []}
     errors = {(outcome.topic, outcome.partition): outcome.error for outcome in outcomes}
+    errors |= {
+        (topic.name, partition.partition_index): ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        for topic in refused
+        for partition in topic.partitions
+    }
     return {
         "error_code": ErrorCode.NONE,
         "topics": [_answer(topic, errors) for topic in request.topics],

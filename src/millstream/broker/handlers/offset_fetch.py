@@ -12,14 +12,15 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.handlers._rights import may, may_topic
 from millstream.broker.services import RequestContext
 from millstream.coordination.group_records import NO_TOPIC_ID
 from millstream.coordination.groups.offsets import FetchedOffset, FetchRequest, TopicFetch
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
@@ -38,6 +39,8 @@ async def offset_fetch(context: RequestContext, request: Any) -> Fields:
 
 async def _fetch(context: RequestContext, group: Any, require_stable: bool) -> dict[str, Any]:
     """The answer for one group; from v8 on one of several, before that the whole answer."""
+    if not may(context, Operation.DESCRIBE, ResourceType.GROUP, group.group_id):
+        return _failed(context, group, ErrorCode.GROUP_AUTHORIZATION_FAILED)
     asked, unknown = _topics_asked(context, group)
     request = FetchRequest(
         group_id=group.group_id,
@@ -58,29 +61,35 @@ async def _fetch(context: RequestContext, group: Any, require_stable: bool) -> d
 def _topics_asked(
     context: RequestContext, group: Any
 ) -> tuple[tuple[TopicFetch, ...] | None, list[dict[str, Any]]]:
-    """What to look up (None: everything), and answers for ids that no topic has."""
+    """What to look up (None: everything), and answers for ids that no topic has, and for topics
+    that the client may not describe."""
     if group.topics is None:
         return None, []
     image = context.services.metadata.image
     asked: list[TopicFetch] = []
     unknown: list[dict[str, Any]] = []
     for topic in group.topics:
+        partitions = tuple(topic.partition_indexes)
         if context.api_version < FIRST_WITH_TOPIC_IDS:
-            asked.append(TopicFetch(topic.name, NO_TOPIC_ID, tuple(topic.partition_indexes)))
-            continue
-        known = image.topics_by_id.get(topic.topic_id or NO_TOPIC_ID)
-        if known is not None:
-            asked.append(TopicFetch(known.name, known.id, tuple(topic.partition_indexes)))
+            found = TopicFetch(topic.name, NO_TOPIC_ID, partitions)
         else:
-            unknown.append(_unknown_topic(topic.topic_id, topic.partition_indexes))
+            known = image.topics_by_id.get(topic.topic_id or NO_TOPIC_ID)
+            if known is None:
+                unknown.append(_without_offsets(topic, ErrorCode.UNKNOWN_TOPIC_ID))
+                continue
+            found = TopicFetch(known.name, known.id, partitions)
+        if may_topic(context, Operation.DESCRIBE, found.topic):
+            asked.append(found)
+        else:
+            unknown.append(_without_offsets(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     return tuple(asked), unknown
 
 
-def _unknown_topic(topic_id: uuid.UUID | None, partitions: Iterable[int]) -> dict[str, Any]:
-    error = ErrorCode.UNKNOWN_TOPIC_ID
+def _without_offsets(topic: Any, error: ErrorCode) -> dict[str, Any]:
     return {
-        "topic_id": topic_id,
-        "partitions": [_no_offset(partition, error) for partition in partitions],
+        "name": getattr(topic, "name", ""),
+        "topic_id": getattr(topic, "topic_id", None),
+        "partitions": [_no_offset(partition, error) for partition in topic.partition_indexes],
     }
 
 
@@ -106,6 +115,10 @@ def _by_topic(
             topic_id = known.id if known is not None else None
             if is_everything and topic_id is None and context.api_version >= FIRST_WITH_TOPIC_IDS:
                 continue  # a topic that is gone has no id to answer with
+            if is_everything and not may_topic(
+                context, Operation.DESCRIBE, offset.topic, log_denied=False
+            ):
+                continue
             answer = {"name": offset.topic, "topic_id": topic_id, "partitions": []}
             topics[offset.topic] = answer
         answer["partitions"].append(

@@ -42,9 +42,13 @@ from millstream.protocol.produce import (
     encode_produce_response,
 )
 from millstream.protocol.wire import Buffer
+from millstream.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
+    from collections.abc import Set
+
     from millstream.broker.coordinators.verification import Verdict
+    from millstream.broker.security.authorizer import Rights
 
 logger = logging.getLogger("millstream.produce")
 
@@ -74,6 +78,9 @@ def _produce_by_template(
         return _produce(context, body)
     if partition.admission is not None and not partition.admission.is_open():
         return _produce(context, body)
+    rights = context.client.rights
+    if rights is not None and not _may_write(rights, template.transactional_id, template.topic):
+        return _produce(context, body)  # it is refused there
     try:
         pending = template.partition.append(
             records, acks=template.acks, zstd_allowed=context.api_version >= FIRST_WITH_ZSTD
@@ -96,7 +103,8 @@ def _produce(context: RequestContext, body: Buffer) -> bytes | Deferred | None:
     """Any request, decoded in full."""
     request = decode_produce_request(body, context.api_version)
     if context.services.backlog.is_used:
-        held = hold(context, body, request, _produce_admitted)
+        refused_topics = _refused_topics(context, request)
+        held = hold(context, body, request, refused_topics, _produce_admitted)
         if held is not None:
             return held
     return _produce_admitted(context, body, request)
@@ -106,7 +114,9 @@ def _produce_admitted(
     context: RequestContext, body: Buffer, request: ProduceRequest
 ) -> bytes | Deferred | None:
     """A request that is not held, or no longer."""
-    question = None if _refusal(request) else question_of(context, request)
+    question = None
+    if _refusal(context, request) is None:
+        question = question_of(context, request, _refused_topics(context, request))
     if question is None:
         return _append(context, body, request)
     if request.acks == ACKS_NONE:
@@ -157,7 +167,8 @@ def _append(
 ) -> bytes | Deferred | None:
     """Append; `verdict` is the answer of the transaction's coordinator, if it was asked."""
     answer = _Answer(context)
-    refusal = _refusal(request)
+    refusal = _refusal(context, request)
+    refused_topics = _refused_topics(context, request)
     zstd_allowed = context.api_version >= FIRST_WITH_ZSTD
     for topic in request.topics:
         answer.begin_topic(topic)
@@ -166,6 +177,8 @@ def _append(
             try:
                 if refusal is not None:
                     raise refusal
+                if topic.key in refused_topics:
+                    raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 partition = _find(context, topic.key, index)
                 if partition.admission is not None:
                     admit(context, partition.admission, request.acks)
@@ -221,13 +234,37 @@ def _limit_wait(context: RequestContext, pending: PendingAppend, timeout_ms: int
     pending.when_done(lambda _: timer.cancel())
 
 
-def _refusal(request: ProduceRequest) -> ApiError | None:
+def _may_write(rights: Rights, transactional_id: str | None, topic: str) -> bool:
+    if transactional_id is not None and not rights.allows(
+        Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+    ):
+        return False
+    return rights.allows(Operation.WRITE, ResourceType.TOPIC, topic)
+
+
+def _refused_topics(context: RequestContext, request: ProduceRequest) -> Set[TopicKey]:
+    """The topics to which the client may not write. An unknown id is not refused: it is answered
+    as unknown."""
+    rights = context.client.rights
+    if rights is None:
+        return frozenset()
+    by_id = context.services.metadata.image.topics_by_id
+    refused: set[TopicKey] = set()
+    for topic in request.topics:
+        key = topic.key
+        name = key if isinstance(key, str) else by_id[key].name if key in by_id else None
+        if name is not None and not rights.allows(Operation.WRITE, ResourceType.TOPIC, name):
+            refused.add(key)
+    return refused
+
+
+def _refusal(context: RequestContext, request: ProduceRequest) -> ApiError | None:
     """The error of the whole request, if any."""
     if request.acks not in _VALID_ACKS:
         return ApiError(
             ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}; it must be -1, 0 or 1"
         )
-    return refusal_of(request)
+    return refusal_of(context, request)
 
 
 def _find(context: RequestContext, topic: TopicKey, index: int) -> Partition:

@@ -44,7 +44,7 @@ async def read_share_group_state(
         return _fields(state, with_due_times=is_from_broker)
 
     nothing = {"state_epoch": 0, "start_offset": 0, "state_batches": []}
-    return await answer_partitions(request, read, when_failed=nothing)
+    return await answer_partitions(context, request, read, when_failed=nothing)
 
 
 def _live(context: RequestContext, key: SharePartitionKey, state: ShareState) -> ShareState:

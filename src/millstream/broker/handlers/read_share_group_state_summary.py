@@ -29,4 +29,4 @@ async def read_share_group_state_summary(
         return summary._asdict()
 
     nothing = {"state_epoch": 0, "leader_epoch": 0, "start_offset": 0}
-    return await answer_partitions(request, read, when_failed=nothing)
+    return await answer_partitions(context, request, read, when_failed=nothing)

@@ -7,9 +7,11 @@ Acknowledgements may also come with ShareFetch; this is for members that fetch n
 
 from __future__ import annotations
 
+from functools import partial
 from uuid import UUID
 
 from millstream.broker.deferred import Buffers, Deferred
+from millstream.broker.handlers._rights import require_group, require_topic
 from millstream.broker.services import RequestContext
 from millstream.broker.sharing.acknowledging import (
     Acknowledging,
@@ -26,6 +28,7 @@ from millstream.protocol.share_acknowledge import (
 )
 from millstream.protocol.share_fetch import FIRST_WITH_RENEWAL
 from millstream.protocol.wire import Buffer
+from millstream.security.acls import Operation
 
 
 def share_acknowledge(context: RequestContext, body: Buffer) -> Buffers | Deferred:
@@ -42,6 +45,8 @@ def share_acknowledge(context: RequestContext, body: Buffer) -> Buffers | Deferr
 
 def _serve(context: RequestContext, request: ShareAcknowledgeRequest) -> Buffers | Deferred:
     require_share_groups(context.services.metadata.image)
+    if request.group_id is not None:
+        require_group(context, Operation.READ, request.group_id)
     group_id, member_id = checked_ids(request.group_id, request.member_id)
     sessions = context.services.share_partitions.sessions
     if request.session_epoch == INITIAL_EPOCH:
@@ -59,6 +64,7 @@ def _serve(context: RequestContext, request: ShareAcknowledgeRequest) -> Buffers
         member_id,
         request.topics,
         may_renew=context.api_version >= FIRST_WITH_RENEWAL and request.is_renew_ack,
+        require_right=partial(require_topic, context, Operation.READ),
     )
     if request.session_epoch == FINAL_EPOCH:
         acknowledging.when_done(lambda _: sessions.close(session))

@@ -9,7 +9,10 @@ assigns partitions to members.
 
 from __future__ import annotations
 
+from functools import partial
+
 from millstream.broker.deferred import Buffers, Deferred
+from millstream.broker.handlers._rights import require_group, require_topic
 from millstream.broker.services import RequestContext
 from millstream.broker.sharing.acknowledging import (
     Acknowledging,
@@ -28,6 +31,7 @@ from millstream.protocol.share_fetch import (
     encode_share_fetch_response,
 )
 from millstream.protocol.wire import Buffer
+from millstream.security.acls import Operation
 
 
 def share_fetch(context: RequestContext, body: Buffer) -> Buffers | Deferred:
@@ -46,6 +50,8 @@ def share_fetch(context: RequestContext, body: Buffer) -> Buffers | Deferred:
 
 def _serve(context: RequestContext, request: ShareFetchRequest) -> Buffers | Deferred:
     require_share_groups(context.services.metadata.image)
+    if request.group_id is not None:
+        require_group(context, Operation.READ, request.group_id)
     group_id, member_id = checked_ids(request.group_id, request.member_id)
     if request.acquire_mode not in (BATCH_OPTIMIZED, RECORD_LIMIT):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"unknown acquire mode {request.acquire_mode}")
@@ -59,6 +65,7 @@ def _serve(context: RequestContext, request: ShareFetchRequest) -> Buffers | Def
         member_id,
         request.topics,
         may_renew=context.api_version >= FIRST_WITH_RENEWAL and request.is_renew_ack,
+        require_right=partial(require_topic, context, Operation.READ),
     )
     if request.session_epoch == FINAL_EPOCH:
         return _close(context, session, acknowledging)
@@ -71,6 +78,7 @@ def _serve(context: RequestContext, request: ShareFetchRequest) -> Buffers | Def
         request,
         partitions,
         acknowledging,
+        require_right=partial(require_topic, context, Operation.READ),
         response_bytes_max=lambda: min(fetch_max_bytes, context.response_bytes_max()),
     ).start()
 

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.handlers.describe_groups import (
-    ALL_GROUP_OPERATIONS,
-    OPERATIONS_NOT_ASKED,
-)
+from millstream.broker.handlers._rights import require_group, require_visible
+from millstream.broker.handlers.describe_groups import group_operations
 from millstream.broker.services import RequestContext
 from millstream.broker.sharing.acknowledging import require_share_groups
 from millstream.coordination.cluster import ClusterImage
 from millstream.coordination.groups.share_member import ShareMember
 from millstream.coordination.groups.share_messages import ShareGroupDescription
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.share_group_describe.v1.request import ShareGroupDescribeRequest
@@ -31,7 +30,7 @@ async def share_group_describe(
     for group_id in request.group_ids:
         group = await _describe(context, group_id)
         is_asked = request.include_authorized_operations and group.error is ErrorCode.NONE
-        operations = ALL_GROUP_OPERATIONS if is_asked else OPERATIONS_NOT_ASKED
+        operations = group_operations(context, group_id, is_asked=is_asked)
         encoded = _encoded(group, context.services.metadata.image)
         answers.append({**encoded, "authorized_operations": operations})
     return {"groups": answers}
@@ -41,7 +40,10 @@ async def _describe(context: RequestContext, group_id: str) -> ShareGroupDescrip
     groups = context.services.coordinators.groups
     try:
         require_share_groups(context.services.metadata.image)
-        return await groups.read(group_id, lambda shard: shard.share_groups.describe(group_id))
+        require_group(context, Operation.DESCRIBE, group_id)
+        group = await groups.read(group_id, lambda shard: shard.share_groups.describe(group_id))
+        require_visible(context, {topic_id for it in group.members for topic_id in it.assigned})
+        return group
     except ApiError as error:
         code, message = error.code, error.message
         if code is ErrorCode.COORDINATOR_NOT_AVAILABLE and groups.has_no_groups:

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.handlers._rights import require_group, require_topics
 from millstream.broker.services import RequestContext
 from millstream.broker.sharing.acknowledging import require_share_groups
 from millstream.coordination.groups.share_messages import ShareHeartbeat, ShareHeartbeatResponse
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.share_group_heartbeat.v1.request import ShareGroupHeartbeatRequest
@@ -36,6 +38,8 @@ async def share_group_heartbeat(
     )
     try:
         require_share_groups(context.services.metadata.image)
+        require_group(context, Operation.READ, beat.group_id)
+        require_topics(context, Operation.DESCRIBE, beat.topic_names or ())
         response = await context.services.coordinators.share_groups.heartbeat(beat)
     except ApiError as error:
         return {

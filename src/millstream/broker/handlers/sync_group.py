@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.handlers._rights import require_group
 from millstream.broker.services import RequestContext
 from millstream.coordination.groups.classic_messages import SyncRequest, SyncResponse
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.sync_group.v5.request import SyncGroupRequest
@@ -37,6 +39,7 @@ async def sync_group(context: RequestContext, request: SyncGroupRequest) -> Fiel
     try:
         if context.api_version >= FIRST_WITH_PROTOCOL:
             _require_protocol(sync)
+        require_group(context, Operation.READ, sync.group_id)
         response: SyncResponse = await groups.run_waiting(
             sync.group_id, lambda shard, token, now_ms: shard.sync_group(sync, token, now_ms)
         )

@@ -14,7 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.broker.error_codes import translate
-from millstream.broker.handlers._offset_commits import commit_topics
+from millstream.broker.handlers._offset_commits import commit_topics, refuse_topics
+from millstream.broker.handlers._rights import require_group, require_transaction
 from millstream.broker.services import RequestContext
 from millstream.coordination.cluster import OFFSETS_TOPIC
 from millstream.coordination.groups.group import OffsetCommitter, require_group_id
@@ -28,6 +29,7 @@ from millstream.coordination.result import Result
 from millstream.coordination.transactions.shard import AddRequest
 from millstream.coordination.transactions.transaction import Producer
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequest
@@ -48,8 +50,12 @@ async def txn_offset_commit(context: RequestContext, request: TxnOffsetCommitReq
                 translate("txn_offset_commit", error.code, context.api_version), error.message
             ) from error
 
-    image = context.services.metadata.image
-    return {"topics": await commit_topics(image, request.topics, by_id=False, commit=commit)}
+    try:
+        require_transaction(context, Operation.WRITE, request.transactional_id)
+        require_group(context, Operation.READ, request.group_id)
+    except ApiError as error:
+        return {"topics": refuse_topics(request.topics, error.code)}
+    return {"topics": await commit_topics(context, request.topics, by_id=False, commit=commit)}
 
 
 async def _commit(

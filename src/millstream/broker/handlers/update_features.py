@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.handlers._rights import require_cluster
 from millstream.broker.services import RequestContext
 from millstream.coordination.cluster_features import FeatureUpdate
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.update_features.v2.request import UpdateFeaturesRequest
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 
 async def update_features(context: RequestContext, request: UpdateFeaturesRequest) -> Fields:
+    require_cluster(context, Operation.ALTER)
     updates = [
         FeatureUpdate(update.feature, update.max_version_level, update.upgrade_type)
         for update in request.feature_updates

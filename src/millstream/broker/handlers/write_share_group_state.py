@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.handlers._rights import may_cluster
 from millstream.broker.handlers._share_state_requests import by_topic, outcome, share_key
 from millstream.broker.services import RequestContext
 from millstream.coordination.share_state import (
@@ -19,6 +20,7 @@ from millstream.coordination.share_state import (
     from_entries,
 )
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.write_share_group_state.v1.request import WriteShareGroupStateRequest
@@ -34,6 +36,7 @@ async def write_share_group_state(
 ) -> Fields:
     if not request.group_id:
         return {"results": []}  # as Kafka does
+    is_broker = may_cluster(context, Operation.CLUSTER_ACTION)
     keys: list[SharePartitionKey] = []
     errors: dict[int, ApiError | None] = {}  # by place in the request
     writes: dict[int, StateWrite] = {}
@@ -42,6 +45,8 @@ async def write_share_group_state(
             place = len(keys)
             keys.append(share_key(request, topic, partition))
             try:
+                if not is_broker:
+                    raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
                 writes[place] = _write(keys[place], partition)
             except ApiError as error:
                 errors[place] = error

@@ -13,9 +13,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.error_codes import translate
+from millstream.broker.handlers._rights import may_cluster
 from millstream.broker.services import RequestContext
 from millstream.coordination.transactions.marker import TransactionMarker
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.write_txn_markers.v2.request import WriteTxnMarkersRequest
@@ -27,7 +29,11 @@ if TYPE_CHECKING:
 
 
 async def write_txn_markers(context: RequestContext, request: WriteTxnMarkersRequest) -> Fields:
-    started = [(marker.producer_id, _start(context, marker)) for marker in request.markers]
+    is_allowed = may_cluster(context, Operation.ALTER, log_denied=False) or may_cluster(
+        context, Operation.CLUSTER_ACTION
+    )
+    start = _start if is_allowed else _refuse
+    started = [(marker.producer_id, start(context, marker)) for marker in request.markers]
     return {
         "markers": [
             {
@@ -65,6 +71,14 @@ def _start(context: RequestContext, asked: Any) -> _Started:
                 for index in topic.partition_indexes
             ],
         )
+        for topic in asked.topics
+    ]
+
+
+def _refuse(context: RequestContext, asked: Any) -> _Started:
+    refusal = ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return [
+        (topic.name, [(index, refusal) for index in topic.partition_indexes])
         for topic in asked.topics
     ]
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 CACHED_ANSWERS_MAX = 256
 CACHED_ANSWER_BYTES_MAX = 1024 * 1024
+
+
+Key: TypeAlias = tuple[int, str, tuple[str, str] | None, bytes]
+"""The version of the request, the listener, the client's identity where rights depend on it, and
+the request."""
 
 
 class MetadataCache:
@@ -11,15 +18,15 @@ class MetadataCache:
 
     def __init__(self) -> None:
         self._version = -1
-        self._answers: dict[tuple[int, str, bytes], bytes] = {}
+        self._answers: dict[Key, bytes] = {}
 
-    def get(self, version: int, key: tuple[int, str, bytes]) -> bytes | None:
+    def get(self, version: int, key: Key) -> bytes | None:
         if version != self._version:
             self._answers.clear()
             self._version = version
         return self._answers.get(key)
 
-    def put(self, key: tuple[int, str, bytes], answer: bytes) -> None:
+    def put(self, key: Key, answer: bytes) -> None:
         if len(answer) <= CACHED_ANSWER_BYTES_MAX:
             if len(self._answers) >= CACHED_ANSWERS_MAX:
                 self._answers.clear()

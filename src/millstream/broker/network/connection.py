@@ -157,6 +157,9 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
         if socket is not None and not self._uses_tls:
             self._socket_fd = socket.fileno()
             self._client.takes_files = True
+        authorizer = self._connections.services.authorizer
+        if authorizer is not None:
+            self._client.rights = authorizer.rights_of(self._client, self.client_host)
         self.last_active = self._loop.time()
         if not self._connections.admit(self):
             self._connections.refused_count += 1

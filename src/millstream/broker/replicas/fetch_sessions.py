@@ -74,6 +74,15 @@ class FetchSession:
         self.candidates: dict[FetchTarget, None] = {}  # an ordered set
         self.on_change: Callable[[FetchTarget], None] | None = None  # a fetch that waits
         self._by_partition: dict[Partition, FetchTarget] = {}
+        self._looked_at_for: tuple[object, object] = (None, None)
+
+    def look_at_all_for(self, reader: object, version: object) -> None:
+        """Look at all partitions if another client uses the session, or if its rights may have
+        changed: they may not have anything new, and still be answered otherwise."""
+        last_reader, last_version = self._looked_at_for
+        if last_reader is not reader or last_version is not version:
+            self._looked_at_for = (reader, version)
+            self.candidates.update(dict.fromkeys(self.targets.values()))
 
     def want(self, topics: Iterable[tuple[TopicKey, list[FetchPartition]]]) -> None:
         """Add partitions, or change their fetch positions."""

@@ -52,7 +52,7 @@ FIRST_WITH_LOG_START = 5
 class ProduceTemplate(TemplateCore):
     """The partition of requests with one prefix, and the form of their response."""
 
-    __slots__ = ("_is_transactional", "acks", "encoded_topic", "timeout_ms")
+    __slots__ = ("acks", "encoded_topic", "timeout_ms", "topic", "transactional_id")
 
     def __init__(
         self, version: int, prefix_bytes: int, request: ProduceRequest, partition: Partition
@@ -60,7 +60,8 @@ class ProduceTemplate(TemplateCore):
         self.acks = request.acks
         self.timeout_ms = request.timeout_ms
         self.encoded_topic = request.topics[0].encoded
-        self._is_transactional = request.transactional_id is not None
+        self.topic: str = partition.topic
+        self.transactional_id = request.transactional_id
         answer = encode_produce_response(
             version, [(self.encoded_topic, [ProducedPartition(partition.index)])]
         )
@@ -78,7 +79,7 @@ class ProduceTemplate(TemplateCore):
 
     def _is_open(self, body: Buffer, start: int) -> bool:
         """Whether the transaction of the batch at `start` is open in the partition."""
-        if not self._is_transactional:
+        if self.transactional_id is None:
             return False
         producer_id, epoch, _ = PRODUCER.unpack_from(body, start + PRODUCER_ID_OFFSET)
         return self.partition.is_in_transaction(producer_id, epoch)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from millstream.coordination.cluster import ClusterImage
 
 PartitionId: TypeAlias = tuple[UUID, int]
+RequireRight: TypeAlias = Callable[[UUID], None]
+"""Raises `ApiError` if the client may not read the topic."""
 
 MEMBER_ID_LENGTH_MAX = 36
 
@@ -40,6 +42,7 @@ class Acknowledging(Completion):
         topics: AcknowledgedTopics,
         *,
         may_renew: bool,
+        require_right: RequireRight,
     ) -> None:
         """Hand everything to the leaders. What is wrong with one partition concerns no other, and
         of those without acknowledgements nothing is said."""
@@ -48,6 +51,7 @@ class Acknowledging(Completion):
                 if not acknowledgements:
                     continue
                 try:
+                    require_right(topic_id)
                     leaders.table.find(topic_id, index)
                     ranges = checked_ranges(acknowledgements, may_renew=may_renew)
                     leader = leaders.get(group_id, topic_id, index)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from millstream.broker.deferred import Buffers, Deferred
-from millstream.broker.sharing.acknowledging import Acknowledging, PartitionId
+from millstream.broker.sharing.acknowledging import Acknowledging, PartitionId, RequireRight
 from millstream.broker.sharing.reading import LogRead, bytes_to_read, read_log
 from millstream.coordination.sharing.acquisition import Wish
 from millstream.errors import ApiError, ErrorCode, NotCached
@@ -49,6 +49,7 @@ class ShareFetching:
         partitions: Sequence[PartitionId],
         acknowledging: Acknowledging,
         *,
+        require_right: RequireRight,
         response_bytes_max: Callable[[], int],
     ) -> None:
         assert request.group_id is not None
@@ -61,6 +62,7 @@ class ShareFetching:
         self._member_id = request.member_id
         self._partitions = partitions
         self._acknowledging = acknowledging
+        self._require_right = require_right
         self._answers: dict[PartitionId, SharedPartition] = {}
         self._watched: dict[PartitionId, ShareLeader] = {}
         self._deferred: Deferred | None = None
@@ -114,6 +116,7 @@ class ShareFetching:
             if known is not None and known.error:
                 continue
             try:
+                self._require_right(partition[0])
                 leader = self._leader(partition)
             except ApiError as error:
                 self._fail(partition, error)

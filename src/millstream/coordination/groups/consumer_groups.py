@@ -63,6 +63,7 @@ from millstream.coordination.groups.consumer_messages import (
     ConsumerHeartbeat,
     ConsumerHeartbeatResponse,
     DescribedConsumer,
+    MayDescribe,
     Partitions,
 )
 from millstream.coordination.groups.consumer_prospect import Prospect
@@ -123,7 +124,8 @@ class ConsumerGroups:
         if not request.member_id:  # only in version 0: later clients choose their own
             request = replace(request, member_id=self.context.new_member_suffix())
         before = self._member_for(group, request, out)
-        after = self.advance(group, before, _updated(before, request), request.owned, out, now_ms)
+        updated, owned = _updated(before, request), request.owned
+        after = self.advance(group, before, updated, owned, out, now_ms, request.may_describe)
         self.extend_session(group, after, out, now_ms)
         sends_assignment = (
             request.member_epoch == 0 or request.is_full or before.assigned != after.assigned
@@ -196,9 +198,11 @@ class ConsumerGroups:
         owned: Partitions | None,
         out: ResultBuilder,
         now_ms: int,
+        may_describe: MayDescribe | None = None,
     ) -> ConsumerMember:
-        """Advance the member and its group as far as possible; returns the changed member."""
-        prospect = self.enrol(group, before, updated, out, now_ms)
+        """Advance the member and its group as far as possible; returns the changed member. With
+        `may_describe`, expressions are resolved, to topics that the member's client may see."""
+        prospect = self.enrol(group, before, updated, out, now_ms, may_describe)
         epoch, target = self._target_for(prospect, updated, out, now_ms)
         changed = before.subscription != updated.subscription
         return self.step(prospect, updated, epoch, target, owned, changed, out, now_ms)
@@ -210,6 +214,7 @@ class ConsumerGroups:
         updated: ConsumerMember,
         out: ResultBuilder,
         now_ms: int,
+        may_describe: MayDescribe | None,
     ) -> Prospect:
         """Step 1: write changes of the member, and bump the group epoch if needed."""
         prospect = Prospect(group)
@@ -219,17 +224,29 @@ class ConsumerGroups:
             out.extend((updated.subscription_record(group.group_id),))
         is_new = not is_known and group.static_member(updated.instance_id) is None
         bump = is_new or before.subscription != updated.subscription
-        bump |= self._resolve_regexes(prospect, out, now_ms)
+        self._forget_regexes(prospect, out)
+        if may_describe is not None:
+            bump |= self._resolve_regexes(prospect, out, now_ms, may_describe)
         self._bump_epoch(prospect, bump, out)
         return prospect
 
-    def _resolve_regexes(self, prospect: Prospect, out: ResultBuilder, now_ms: int) -> bool:
+    def _forget_regexes(self, prospect: Prospect, out: ResultBuilder) -> None:
+        """Drop expressions to which nobody subscribes any more."""
+        unwanted = prospect.resolved.keys() - prospect.regexes()
+        if unwanted:
+            for regex in sorted(unwanted):
+                out.extend((regex_tombstone(prospect.group.group_id, regex),))
+            prospect.resolved = {
+                regex: known for regex, known in prospect.resolved.items() if regex not in unwanted
+            }
+
+    def _resolve_regexes(
+        self, prospect: Prospect, out: ResultBuilder, now_ms: int, may_describe: MayDescribe
+    ) -> bool:
         """Resolve new expressions, refresh old ones; returns whether topics changed."""
         group, topics = prospect.group, self.context.topics
         wanted = prospect.regexes()
-        resolved = {regex: known for regex, known in prospect.resolved.items() if regex in wanted}
-        for regex in prospect.resolved.keys() - wanted:
-            out.extend((regex_tombstone(group.group_id, regex),))
+        resolved = dict(prospect.resolved)
         due = wanted - resolved.keys()
         for regex in due:
             validate_regex(regex)
@@ -243,7 +260,7 @@ class ConsumerGroups:
         changed = False
         for regex in sorted(due):
             known = resolved.get(regex)
-            matched = matching_topics(regex, topics.names())
+            matched = frozenset(filter(may_describe, matching_topics(regex, topics.names())))
             if known is None or known.topics != matched:
                 changed = True
                 resolved[regex] = ResolvedRegex(matched, topics.version, now_ms)
@@ -385,7 +402,7 @@ class ConsumerGroups:
         for member in members:
             out.extend(tuple(member_tombstones(group.group_id, member.member_id)))
             prospect.remove(member)
-        self._resolve_regexes(prospect, out, now_ms)
+        self._forget_regexes(prospect, out)
         self._bump_epoch(prospect, True, out)
 
     # --- timers ----------------------------------------------------------------------------------

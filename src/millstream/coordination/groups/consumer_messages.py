@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 from uuid import UUID
 
@@ -11,6 +11,12 @@ from millstream.coordination.groups.consumer_member import ConsumerMember
 from millstream.errors import ErrorCode
 
 Partitions: TypeAlias = Mapping[UUID, frozenset[int]]
+MayDescribe: TypeAlias = Callable[[str], bool]
+
+
+def may_describe_all(topic: str) -> bool:
+    """The right of a client to see topics, where there is no authorizer."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,8 @@ class ConsumerHeartbeat:
     client_id: str = ""
     client_host: str = ""
     api_version: int = 1
+    # Whether the client may see a topic: an expression matches only those.
+    may_describe: MayDescribe = field(default=may_describe_all, compare=False, repr=False)
 
     @property
     def is_full(self) -> bool:
