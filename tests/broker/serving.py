@@ -13,6 +13,7 @@ from typing import Any
 from kio.serial import entity_reader, entity_writer
 
 from millstream.broker.server import BrokerServer
+from millstream.clock import Clock
 from millstream.config.broker import BrokerConfig
 from millstream.protocol.apis import APIS
 from millstream.protocol.headers import API_VERSIONS_KEY
@@ -21,7 +22,9 @@ from millstream.testing.loop_guard import LoopGuardFileSystem
 
 
 @contextlib.asynccontextmanager
-async def serving(directory: Path, **settings: object) -> AsyncIterator[BrokerServer]:
+async def serving(
+    directory: Path, *, clock: Clock | None = None, **settings: object
+) -> AsyncIterator[BrokerServer]:
     """A running broker. Settings are Kafka's names with underscores for dots.
 
     Fails if the event loop waited for the disk while the broker served.
@@ -34,7 +37,7 @@ async def serving(directory: Path, **settings: object) -> AsyncIterator[BrokerSe
     }
     values |= {name.replace("_", "."): value for name, value in settings.items()}
     guard = LoopGuardFileSystem()
-    server = BrokerServer(BrokerConfig.from_values(values), filesystem=guard)
+    server = BrokerServer(BrokerConfig.from_values(values), clock=clock, filesystem=guard)
     with guard.paused():
         await server.start()
     try:
@@ -48,17 +51,22 @@ async def serving(directory: Path, **settings: object) -> AsyncIterator[BrokerSe
 class WireClient:
     """Speaks to a broker over a socket, in the versions it is told, with kio's own messages."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client_id: str = "test"
+    ) -> None:
+        self._client_id = client_id.encode()
         self._reader = reader
         self._writer = writer
         self._correlation_id = 0
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def connected(cls, server: BrokerServer) -> AsyncIterator[WireClient]:
+    async def connected(
+        cls, server: BrokerServer, client_id: str = "test"
+    ) -> AsyncIterator[WireClient]:
         reader, writer = await asyncio.open_connection(*server.addresses[0])
         try:
-            yield cls(reader, writer)
+            yield cls(reader, writer, client_id)
         finally:
             writer.close()
 
@@ -72,7 +80,8 @@ class WireClient:
         cls = schema(api.name, version, "request")
         self._correlation_id += 1
         is_flexible = version >= api.first_flexible
-        header = struct.pack(">hhih", api_key, version, self._correlation_id, 4) + b"test"
+        name = self._client_id
+        header = struct.pack(">hhih", api_key, version, self._correlation_id, len(name)) + name
         body = io.BytesIO()
         entity_writer(cls)(body, entity(cls, fields))
         frame = header + (b"\x00" if is_flexible else b"") + body.getvalue()

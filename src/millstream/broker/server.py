@@ -38,13 +38,14 @@ from millstream.broker.metadata.topics import TopicManager
 from millstream.broker.network.connection import ConnectionLimits
 from millstream.broker.network.connections import Connections
 from millstream.broker.network.listener import Listener
+from millstream.broker.network.quotas import QuotaSwitch
 from millstream.broker.peers.peers import Peers
 from millstream.broker.replicas.fetch_sessions import FetchSessionCache
 from millstream.broker.replicas.flushing import Flusher
 from millstream.broker.replicas.produce_templates import ProduceTemplates
 from millstream.broker.replicas.table import PartitionTable
 from millstream.broker.replication.replicas import Replication
-from millstream.broker.services import Load, Services
+from millstream.broker.services import Load, Services, Throttling
 from millstream.broker.tasks import Tasks
 from millstream.broker.turn import Turn
 from millstream.clock import Clock, SystemClock
@@ -315,6 +316,7 @@ class BrokerServer:
             connection_response_bytes_max=config.millstream_connection_queued_max_response_bytes,
         )
         self.connections = Connections(self.services, limits, handlers.find)
+        QuotaSwitch(self.services, self.connections.quotas_changed)
 
     def _authorizer(self) -> Authorizer | None:
         """Imported only if it is needed: see docs/decisions/0008-start-up.md."""
@@ -353,6 +355,7 @@ class BrokerServer:
             coordinators=self.coordinators,
             partitions=self.partitions,
             throttles=self.replication.throttles,
+            throttling=Throttling(),
             directories=self.directories,
             fetch_sessions=FetchSessionCache(self.config.max_incremental_fetch_session_cache_slots),
             produce_templates=produce_templates,

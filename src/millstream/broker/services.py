@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from millstream.broker.metadata.store import MetadataLog
     from millstream.broker.metadata.topics import TopicManager
     from millstream.broker.peers.peers import Peers
+    from millstream.broker.quotas.clients import ClientQuotas
     from millstream.broker.replicas.fetch_pacing import FetchPacer
     from millstream.broker.replicas.fetch_sessions import FetchSessionCache
     from millstream.broker.replicas.produce_templates import ProduceTemplates
@@ -52,6 +53,15 @@ class Load:
         self.last_produce_ms = NEVER_MS  # monotonic
 
 
+class Throttling:
+    """The quotas of clients, while the cluster has any: see network/quotas.py."""
+
+    __slots__ = ("quotas",)
+
+    def __init__(self) -> None:
+        self.quotas: ClientQuotas | None = None
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Services:
     """Everything a handler may use. All of it belongs to the event loop's thread."""
@@ -69,7 +79,8 @@ class Services:
     peers: Peers
     coordinators: Coordinators
     partitions: PartitionTable
-    throttles: Throttles
+    throttles: Throttles  # of replication
+    throttling: Throttling  # of clients
     directories: LogDirectories
     fetch_sessions: FetchSessionCache
     produce_templates: ProduceTemplates

@@ -35,6 +35,7 @@ from millstream.config.groups import (
 from millstream.config.log import LogSettings
 from millstream.config.metrics import MetricsSettings
 from millstream.config.network import NetworkSettings
+from millstream.config.quotas import QuotaSettings
 from millstream.config.replication import ReplicationSettings, check_throttled_replicas
 from millstream.config.security import (
     LISTENER_PREFIX,
@@ -100,6 +101,7 @@ class BrokerConfig(
     ReplicationSettings,
     MetricsSettings,
     AuthorizationSettings,
+    QuotaSettings,
 ):
     """All settings as attributes named as in Kafka, with underscores: `config.num_partitions`."""
 

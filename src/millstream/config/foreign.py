@@ -35,7 +35,6 @@ _METRICS = "metrics reporters are Java classes"
 _STREAMS = "the streams group protocol is not served"
 _COORDINATOR = "coordinators run on the event loop and write at once"
 _OPENSSL = "TLS is OpenSSL's, and not Java's"
-_QUOTAS = "quotas are not supported yet"
 
 # Accepted without effect: prefix or name -> reason.
 WITHOUT_EFFECT = {
@@ -80,7 +79,6 @@ WITHOUT_EFFECT = {
     "group.share.": _COORDINATOR,
     "share.coordinator.": _COORDINATOR,
     "add.partitions.to.txn.": _COORDINATOR,
-    "quota.": _QUOTAS,
     "ssl.provider": _OPENSSL,
     "ssl.secure.random.implementation": _OPENSSL,
     "ssl.keymanager.algorithm": _OPENSSL,

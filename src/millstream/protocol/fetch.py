@@ -60,6 +60,7 @@ _RESULT_V4 = Struct(">ihqq")
 _RESULT_V5 = Struct(">ihqqq")
 _ABORTED = Struct(">qq")
 _EPOCH_AND_OFFSET = Struct(">iq")
+_THROTTLE_TIME = Struct(">i")
 _LEADER = Struct(">ii")
 _REPLICA_STATE = Struct(">iq")
 # A whole request for one partition as most consumers send it from v15 on: without a rack, forgotten
@@ -270,17 +271,18 @@ def encode_fetch_response(
     error: ErrorCode = ErrorCode.NONE,
     session_id: int = 0,
     endpoints: Sequence[NodeEndpoint] = (),
+    throttle_ms: int = 0,
 ) -> list[Piece]:
     """The response body in pieces; the records are among them, not copied.
 
     `endpoints` are those of leaders that partitions of the response name.
     """
     topics = list(topics)
-    is_short = len(topics) == 1 and len(topics[0][1]) == 1 and not endpoints
+    is_short = len(topics) == 1 and len(topics[0][1]) == 1 and not endpoints and not throttle_ms
     if is_short and version >= FIRST_WITH_TOPIC_IDS:
         return _encode_one_partition(*topics[0], error, session_id)
     compact = version >= FIRST_FLEXIBLE
-    head = b"\0\0\0\0"  # throttle time
+    head = _THROTTLE_TIME.pack(throttle_ms)
     if version >= FIRST_WITH_SESSIONS:
         head += struct.pack(">hi", error, session_id)
     small = [head, write_array_length(len(topics), compact=compact)]

@@ -93,6 +93,13 @@ def is_flexible(api: str, version: int) -> bool:
     return bool(_entity_class(api, version, "request").__flexible__)
 
 
+@_memoize
+def begins_with_throttle_time(api: str, version: int) -> bool:
+    """Whether it is the first field of the response in this version."""
+    fields = dataclasses.fields(_entity_class(api, version, "response"))
+    return bool(fields) and fields[0].name == "throttle_time"
+
+
 def _parse(cls: type[Any], body: memoryview | bytes) -> Any:
     name = f"{cls.__name__} v{cls.__version__}"
     try:

@@ -2,6 +2,7 @@
 
 * v4: -1 partitions or replicas: the broker's defaults (also accepted in older versions)
 * v5: flexible; the answer contains partitions, replicas and settings (KIP-525)
+* v6: THROTTLING_QUOTA_EXCEEDED (KIP-599)
 * v7: the answer contains the topic's id
 
 The timeout is ignored: the answer is sent when the topic exists.
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from millstream.broker.handlers._quotas import Mutations
 from millstream.broker.handlers._rights import may_cluster, may_topic, split_topics
 from millstream.broker.metadata.topics import NewTopic
 from millstream.broker.services import RequestContext
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
 
 FIRST_VERSION_WITH_CONFIGS = 5
+FIRST_VERSION_WITH_QUOTA_ERROR = 6
 
 
 async def create_topics(context: RequestContext, request: CreateTopicsRequest) -> Fields:
@@ -35,8 +38,22 @@ async def create_topics(context: RequestContext, request: CreateTopicsRequest) -
     if not may_cluster(context, Operation.CREATE, log_denied=False):
         _, refused = split_topics(context, Operation.CREATE, wanted, lambda name: name)
         wanted = {name: topic for name, topic in wanted.items() if name not in refused}
-    outcomes = await context.services.actions.create_topics(
-        [_new_topic(topic) for topic in wanted.values()], validate_only=request.validate_only
+    mutations = Mutations(context, strict_since=FIRST_VERSION_WITH_QUOTA_ERROR)
+    new = {str(name): _new_topic(topic) for name, topic in wanted.items()}
+    actions = context.services.actions
+    outcomes: dict[str, TopicImage | ApiError] = {}
+    if mutations.is_limited:
+        checked = await actions.create_topics(list(new.values()), validate_only=True)
+        outcomes |= mutations.refusals(
+            {
+                name: len(topic.partitions)
+                for name, topic in checked.items()
+                if not isinstance(topic, ApiError)
+            }
+        )
+    outcomes |= await actions.create_topics(
+        [topic for name, topic in new.items() if name not in outcomes],
+        validate_only=request.validate_only,
     )
     answers: list[Fields] = []
     describe = _describing(context)
@@ -50,7 +67,7 @@ async def create_topics(context: RequestContext, request: CreateTopicsRequest) -
     answers += [_refused(name, unauthorized) for name in refused]
     duplicate = ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
     answers += [_refused(name, duplicate) for name, count in counts.items() if count > 1]
-    return {"topics": answers}
+    return {"topics": answers, "throttle_time": mutations.throttle()}
 
 
 def _new_topic(topic: CreatableTopic) -> NewTopic:

@@ -1,7 +1,7 @@
 """DeleteTopics, v1-6: delete topics by name or by id.
 
 * v4: flexible
-* v5: error messages
+* v5: error messages, THROTTLING_QUOTA_EXCEEDED (KIP-599)
 * v6: topics by id (KIP-516)
 """
 
@@ -12,6 +12,7 @@ import uuid
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.handlers._quotas import Mutations
 from millstream.broker.handlers._rights import may_cluster, may_topic, require_topic
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode, MillstreamError
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
 
 logger = logging.getLogger(__name__)
+
+FIRST_VERSION_WITH_QUOTA_ERROR = 5
 
 _NO_ID = uuid.UUID(int=0)
 
@@ -52,9 +55,12 @@ async def _delete(context: RequestContext, wanted: list[tuple[str | None, uuid.U
             found[topic.id] = topic
         except ApiError as error:
             answers.append(_answer(name or _name_to_tell(context, topic_id), topic_id, error))
+    mutations = Mutations(context, strict_since=FIRST_VERSION_WITH_QUOTA_ERROR)
+    refusals = mutations.refusals({key: len(it.partitions) for key, it in found.items()})
+    answers += [_answer(found.pop(key).name, key, error) for key, error in refusals.items()]
     await context.services.actions.delete_topics(found)
     answers += [_answer(topic.name, topic.id, None) for topic in found.values()]
-    return {"responses": answers}
+    return {"responses": answers, "throttle_time": mutations.throttle()}
 
 
 def _wanted(version: int, request: Any) -> list[tuple[str | None, uuid.UUID]]:

@@ -14,7 +14,9 @@ The stored bytes go out as they are. One response is bounded by the client's lim
 are larger while there are no producers. The first batch is always whole. A cold read is answered at
 once, even below min.bytes: waiting would mean a second cold read. With read_committed, a response
 ends at the last stable offset and names the aborted transactions in it; a fetch that waits counts
-only what is stable. Bulk reads of clients based on librdkafka are paced (`fetch_pacing.py`).
+only what is stable. Bulk reads of clients based on librdkafka are paced (`fetch_pacing.py`). A
+response that would exceed the client's consumer_byte_rate is sent without partitions, and the
+connection is muted.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Set
+from typing import TYPE_CHECKING
 
 from millstream.broker.deferred import Buffers, Deferred
 from millstream.broker.handlers._leader_hints import (
@@ -29,6 +32,7 @@ from millstream.broker.handlers._leader_hints import (
     current_leader,
     endpoints_of,
 )
+from millstream.broker.handlers._quotas import fetch_usage
 from millstream.broker.handlers._replica_fetch import ReplicaFetch
 from millstream.broker.replicas.fetch_pacing import BULK_BYTES_MIN, FetchPacer
 from millstream.broker.replicas.fetch_sessions import NO_SESSION, FetchSession, FetchTarget, summary
@@ -51,6 +55,9 @@ from millstream.protocol.produce import TopicKey
 from millstream.protocol.wire import Buffer, Piece
 from millstream.records.batch import NO_LEADER_EPOCH
 from millstream.security.acls import Operation, ResourceType
+
+if TYPE_CHECKING:
+    from millstream.broker.quotas.clients import ClientQuotas, Usage
 
 logger = logging.getLogger("millstream.fetch")
 
@@ -76,7 +83,10 @@ def fetch(context: RequestContext, body: Buffer) -> Buffers | Deferred:
         )
     except ApiError as error:
         return encode_fetch_response(version, (), error=error.code)
-    return _Fetch(context, request, session).start()
+    in_progress = _Fetch(context, request, session)
+    if services.throttling.quotas is not None:
+        return in_progress.start_metered(services.throttling.quotas)
+    return in_progress.start()
 
 
 class _Fetch:
@@ -92,6 +102,7 @@ class _Fetch:
     _held: Set[FetchTarget] = frozenset()  # their records are held back
     _held_seconds = 0.0  # until the first of them may be sent
     _refused: Set[FetchTarget] | None = None  # the client may not read them; None: no authorizer
+    _usage: Usage | None = None  # of the client's quota, if it has one
 
     def __init__(
         self,
@@ -120,6 +131,15 @@ class _Fetch:
         except BaseException:  # a defect: the session must not watch partitions for ever
             self._give_up()
             raise
+
+    def start_metered(self, quotas: ClientQuotas) -> Buffers | Deferred:
+        """Start, unless the client has exceeded its quota before."""
+        self._usage = fetch_usage(self._context, quotas)
+        if self._usage is not None:
+            throttle_ms = self._usage.excess_ms(self._services.clock.monotonic_ms())
+            if throttle_ms:
+                return self._throttled(throttle_ms)
+        return self.start()
 
     def _start(self) -> Buffers | Deferred:
         targets = self._resolve()
@@ -183,12 +203,15 @@ class _Fetch:
         services = self._services
         now_ms = services.clock.monotonic_ms()
         is_quiet = now_ms - services.load.last_produce_ms >= QUIET_AFTER_MS
-        return min(
+        bytes_max = min(
             max(self._request.max_bytes, 0),
             services.config.fetch_max_bytes,
             self._context.response_bytes_max(),
             QUIET_RESPONSE_BYTES_MAX if is_quiet else RESPONSE_BYTES_MAX,
         )
+        if self._usage is None:
+            return bytes_max
+        return min(bytes_max, int(self._usage.rate.amount_max))
 
     def _read(
         self, targets: Iterable[FetchTarget], bytes_max: int | None = None
@@ -392,6 +415,12 @@ class _Fetch:
     # Answering
 
     def _finish(self) -> list[Piece]:
+        if self._usage is not None:
+            size_bytes = sum(len(answer.records) for answer in self._answers.values())
+            now_ms = self._services.clock.monotonic_ms()
+            throttle_ms = self._usage.accept(size_bytes, now_ms) if size_bytes else 0
+            if throttle_ms:
+                return self._throttled(throttle_ms)
         session = self._session
         by_topic: dict[TopicKey, list[FetchedPartition]] = {}
         leaders: set[int] = set()
@@ -422,6 +451,17 @@ class _Fetch:
             if counters is not None:
                 topic = None if partition is None else partition.topic
                 counters.fetch_failed(topic, answer.error)
+
+    def _throttled(self, throttle_ms: int) -> list[Piece]:
+        """Mute the client, which gets no partitions: it will fetch them again."""
+        session = self._session
+        self._context.client.mute(throttle_ms)
+        session.candidates.update(dict.fromkeys(self._answers))
+        if not self._is_incremental:
+            self._services.fetch_sessions.close(session)
+        return encode_fetch_response(
+            self._version, (), session_id=session.id, throttle_ms=throttle_ms
+        )
 
     def _with_leader(
         self, target: FetchTarget, answer: FetchedPartition, leaders: set[int]

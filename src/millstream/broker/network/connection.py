@@ -49,8 +49,10 @@ from millstream.protocol.headers import (
 
 if TYPE_CHECKING:
     from millstream.broker.counters import RequestMeter
+    from millstream.broker.network.metering import QuotaMeter
     from millstream.broker.services import Services
     from millstream.broker.tasks import Tasks
+    from millstream.protocol.apis import Api
     from millstream.protocol.framing import ReceiveBuffer
     from millstream.security.principal import Principal
 
@@ -114,6 +116,8 @@ class ConnectionOwner(Protocol):
     def serve_memory_queue(self) -> None: ...
 
     def unsupported_version_answer(self) -> bytes: ...
+
+    def quota_meter(self, api: Api, context: RequestContext) -> QuotaMeter | None: ...
 
 
 class Connection(ResponseQueue, asyncio.BufferedProtocol):
@@ -243,6 +247,10 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
             self._unmute_timer.cancel()
             self._unmute()
 
+    def client_changed(self) -> None:
+        """Its principal or the quotas have changed: find out again what applies to it."""
+        self._routes.clear()
+
     @property
     def is_muted(self) -> bool:
         return self._unmute_timer is not None
@@ -356,6 +364,9 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
             if route is None:
                 return
         body = frame[body_start(frame, client_end, flexible=route.flexible_request) :]
+        if route.quota is not None:
+            self._handle_metered(route, route.quota, correlation_id, body, len(frame))
+            return
         meter = route.meter
         if meter is not None:
             meter.count += 1
@@ -366,6 +377,25 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
             answer = route.handler(route.context, body)
         else:
             answer = meter.measured(route.handler)(route.context, body)
+        if isinstance(answer, Deferred):
+            self._wait_for(answer, correlation_id, route.flexible_response, len(body))
+        elif answer is not None:
+            self._answer(correlation_id, route.flexible_response, answer)
+
+    def _handle_metered(
+        self, route: Route, quota: QuotaMeter, correlation_id: int, body: memoryview, size: int
+    ) -> None:
+        """Handle a request of a client that has quotas; `size` is that of its frame."""
+        meter = route.meter
+        if meter is not None:
+            meter.count += 1
+        if route.is_task:
+            self._start_task(route, correlation_id, bytes(body))
+            return
+        handle = route.handle_raw if route.api.raw else route.handle_decoded
+        if meter is not None and meter.count >= meter.timed_at:
+            handle = meter.measured(handle)
+        answer = quota.answer(handle, body, request_bytes=size)
         if isinstance(answer, Deferred):
             self._wait_for(answer, correlation_id, route.flexible_response, len(body))
         elif answer is not None:
@@ -397,22 +427,29 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
             self._routes.clear()
         handler = self._connections.find_handler(api)
         route = self._routes[key] = Route(api, context, handler, _meter(api, context))
+        route.quota = self._connections.quota_meter(api, context)
         return route
 
     def _handle_decoded(self, route: Route, correlation_id: int, body: memoryview) -> None:
         own_body = bytes(body)  # the buffer is reused while the handler works
-        request = route.decode(own_body)
-        meter = route.meter
         if not route.is_task:
-            answer = route.answer if meter is None else meter.measured(route.answer)
-            self._answer(correlation_id, route.flexible_response, answer(request))
-            return
+            answer = route.answer if route.meter is None else route.meter.measured(route.answer)
+            answered = answer(route.decode(own_body))
+            self._answer(correlation_id, route.flexible_response, answered)
+        else:
+            self._start_task(route, correlation_id, own_body)
+
+    def _start_task(self, route: Route, correlation_id: int, own_body: bytes) -> None:
+        request, meter, quota = route.decode(own_body), route.meter, route.quota
         slot = Slot(self, correlation_id, route.flexible_response)
         self._slots.append(slot)
         self._count_task(1, len(own_body))
         ended = partial(self._task_has_ended, slot, len(own_body))
         complete = ended if meter is None else meter.timing(ended)
-        self._connections.tasks.start(route.run(request, complete))
+        if quota is None:
+            self._connections.tasks.start(route.run(request, complete))
+        else:
+            self._connections.tasks.start(quota.run(partial(route.run, request), complete))
         # Later requests must not overtake it: a task takes its first step in the loop's next turn.
         self._task_is_starting = self._is_blocked = True
         self._loop.call_soon(self._task_has_started)

@@ -17,8 +17,10 @@ from millstream.broker.tasks import Tasks
 from millstream.protocol.framing import ReceiveBuffer
 
 if TYPE_CHECKING:
+    from millstream.broker.network.metering import QuotaMeter
     from millstream.broker.security.authentication import Authenticator
-    from millstream.broker.services import Services
+    from millstream.broker.services import RequestContext, Services
+    from millstream.protocol.apis import Api
 
 logger = logging.getLogger("millstream.connection")
 
@@ -69,6 +71,14 @@ class Connections:
 
         assert self.authenticator is not None, "nobody could authenticate"
         return SaslConnection(self, listener, next(self._ids), self.authenticator)
+
+    def too_soon_ms(self, host: str) -> int:
+        """Count a connection; after how many ms to close it, if its address opens them faster than
+        its connection_creation_rate."""
+        quotas = self.services.throttling.quotas
+        if quotas is None:
+            return 0
+        return quotas.connection_ms(host, self.services.clock.monotonic_ms())
 
     def expect(self, connection: Connection) -> bool:
         """Whether to accept a new connection, before its handshake; logs the reason if not."""
@@ -144,6 +154,21 @@ class Connections:
 
         return encode_unsupported_version()
 
+    def quota_meter(self, api: Api, context: RequestContext) -> QuotaMeter | None:
+        """What counts the requests of a client, if quotas apply to it."""
+        quotas = self.services.throttling.quotas
+        if quotas is None:
+            return None
+        from millstream.broker.network.metering import meter_of
+
+        return meter_of(api, context, quotas)
+
+    def quotas_changed(self) -> None:
+        """Apply the quotas to open connections."""
+        for connection in list(self._open):
+            connection.client_changed()
+            connection.unmute()
+
     def wait_for_memory(self, connection: Connection) -> None:
         """Let a connection receive the rest of a long request when there is memory for it."""
         if not self.memory_queue:
@@ -189,6 +214,9 @@ class Connections:
                 connection.release_idle_memory()
         if self.memory_queue:
             self.serve_memory_queue()
+        quotas = self.services.throttling.quotas
+        if quotas is not None:
+            quotas.expire(self.services.clock.monotonic_ms())
 
     def _close_if_stalled(self, connection: Connection, now: float) -> bool:
         """Close a connection whose client does not read, or does not finish sending a request.

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("millstream.connection")
 
 ACCEPTED_PER_TURN_MAX = 64
+REFUSED_MAX = 1000  # connections that exceed a rate and are not closed yet
 OUT_OF_FILES_SECONDS = 1.0
 SHUTDOWN_SECONDS = 5.0  # for the client to close its half of TLS
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -55,6 +56,7 @@ class Listener:
         self._sockets: list[socket.socket] = []
         self._waiting: asyncio.TimerHandle | None = None  # until it accepts again
         self._rate = CreationRate(self._loop.time)
+        self._refused: set[socket.socket] = set()  # to be closed in a moment
 
     @property
     def port(self) -> int:
@@ -113,6 +115,8 @@ class Listener:
                 self._loop.remove_reader(listening)
                 listening.close()
         self._sockets = []
+        for refused in self._refused:
+            refused.close()
 
     def _cannot_listen(self, error: OSError) -> MillstreamError:
         where = f"{self.endpoint.host or '*'}:{self.endpoint.port}"
@@ -160,6 +164,10 @@ class Listener:
         self._wait(OUT_OF_FILES_SECONDS)
 
     def _take(self, accepted: socket.socket, host: str) -> None:
+        delay_ms = self._connections.too_soon_ms(host)
+        if delay_ms:
+            self._close_later(accepted, delay_ms / 1000)
+            return
         connection = self._connections.accept(self.endpoint.listener)
         connection.client_host = host
         if self.tls is not None:
@@ -171,6 +179,20 @@ class Listener:
         accepted.setblocking(False)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connections.tasks.start(self._open(accepted, connection))
+
+    def _close_later(self, accepted: socket.socket, seconds: float) -> None:
+        """Close what exceeds the rate of its address, after a while, as Kafka does: otherwise its
+        client would try again at once."""
+        if len(self._refused) >= REFUSED_MAX:
+            accepted.close()
+            return
+        self._refused.add(accepted)
+
+        def close() -> None:
+            self._refused.discard(accepted)
+            accepted.close()
+
+        self._loop.call_later(seconds, close)
 
     async def _open(self, accepted: socket.socket, connection: Any) -> None:
         """Make the transport, with a TLS handshake if the listener has TLS."""

@@ -20,6 +20,7 @@ from millstream.protocol.headers import API_VERSIONS_KEY
 
 if TYPE_CHECKING:
     from millstream.broker.counters import RequestMeter
+    from millstream.broker.network.metering import QuotaMeter
 
 logger = logging.getLogger("millstream.connection")
 
@@ -37,6 +38,7 @@ class Route:
         "handler",
         "is_task",
         "meter",
+        "quota",
     )
 
     def __init__(
@@ -55,6 +57,15 @@ class Route:
         self.flexible_response = self.flexible_request and api.key != API_VERSIONS_KEY
         self.is_task = inspect.iscoroutinefunction(handler)
         self.meter = meter
+        self.quota: QuotaMeter | None = None  # counts the requests, if the client has quotas
+
+    def handle_raw(self, body: memoryview) -> Any:
+        """Run a raw handler."""
+        return self.handler(self.context, body)
+
+    def handle_decoded(self, body: memoryview) -> bytes:
+        """Run a plain handler on a request that is not decoded yet."""
+        return self.answer(self.decode(bytes(body)))
 
     def decode(self, body: bytes) -> Any:
         """The request. Raises `ProtocolError` if it is malformed."""

@@ -216,6 +216,7 @@ class SaslConnection(Connection):
             self._stop_timer()
             self._authenticator.attempts.succeeded(self.client_host)
             self._client.principal = sasl.principal
+            self.client_changed()
             self._frames.limit(self._limits.frame_bytes_max)
         return answer, lifetime_ms
 

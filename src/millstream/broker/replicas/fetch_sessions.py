@@ -164,6 +164,12 @@ class FetchSessionCache:
             session.id = NO_SESSION
         return session
 
+    def close(self, session: FetchSession) -> None:
+        """End a session; the client has to open a new one."""
+        self._drop(session.id)
+        session.close()
+        session.id = NO_SESSION
+
     def _continued(self, request: FetchRequest, uses_topic_ids: bool) -> FetchSession:
         session = self._sessions.get(request.session_id)
         if session is None:

@@ -1,0 +1,1 @@
+"""Client quotas: how much clients may produce, fetch, ask for, change and connect."""

@@ -1,0 +1,253 @@
+"""The quotas of a broker's clients: what each has used, and how long it is throttled for.
+
+Exists only while the cluster has quotas. A `Usage` counts for all clients that share a quota
+(`limits.py`). Connections keep the ones that apply to them; besides, a usage is kept for a while
+after its last client has gone, so that nobody gets a new allowance by connecting again.
+
+Quotas hold per broker, as in Kafka. Workers of one host are one broker to those who set quotas, so
+each of N workers enforces an N-th of a quota.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+from weakref import WeakValueDictionary
+
+from millstream.broker.quotas.limits import (
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    Limits,
+)
+from millstream.broker.quotas.rates import SampledRate, TokenBucket, Window
+
+KEPT_MS = 60_000  # for which a usage is kept after the last use, if the window is not longer
+PERCENT_PER_NS = 100 / 1_000_000_000
+
+UsageKey = tuple[str, str, str]
+"""The key of the quota, the user and the client id; empty: shared by all."""
+
+
+class Usage:
+    """What the clients that share a quota have used, and for how long they were throttled."""
+
+    __slots__ = (
+        "__weakref__",
+        "client_id",
+        "key",
+        "rate",
+        "throttle_ms_max",
+        "throttled_count",
+        "throttled_ms",
+        "used_ms",
+        "user",
+    )
+
+    def __init__(self, key: UsageKey, window: Window, bound: float, throttle_ms_max: int) -> None:
+        self.key, self.user, self.client_id = key
+        self.rate = SampledRate(window, bound)
+        self.throttle_ms_max = throttle_ms_max
+        self.throttled_count = 0
+        self.throttled_ms = 0  # in all
+        self.used_ms = 0  # the time of the last use
+
+    def record(self, amount: float, now_ms: int) -> int:
+        """Count; returns for how many ms to throttle the client now."""
+        self.used_ms = now_ms
+        throttle_ms = self.rate.record(amount, now_ms)
+        return self._throttled(throttle_ms) if throttle_ms else 0
+
+    def accept(self, amount: float, now_ms: int) -> int:
+        """Count, unless that would exceed the quota: returns for how many ms to throttle the client
+        instead. What comes first in a window is always accepted, however large: otherwise a batch
+        that is larger than the quota of a window could never be fetched."""
+        self.used_ms = now_ms
+        is_first = self.rate.is_empty(now_ms)
+        throttle_ms = self.rate.record(amount, now_ms)
+        if not throttle_ms or is_first:
+            return 0
+        self.rate.record(-amount, now_ms)
+        return self._throttled(throttle_ms)
+
+    def excess_ms(self, now_ms: int) -> int:
+        """For how many ms to throttle the client that has exceeded the quota before."""
+        throttle_ms = self.rate.throttle_ms(now_ms)
+        return self._throttled(throttle_ms) if throttle_ms else 0
+
+    def _throttled(self, throttle_ms: int) -> int:
+        throttle_ms = min(throttle_ms, self.throttle_ms_max)
+        self.throttled_count += 1
+        self.throttled_ms += throttle_ms
+        return throttle_ms
+
+
+class MutationUsage:
+    """What the clients that share a controller_mutation_rate have changed."""
+
+    __slots__ = (
+        "__weakref__",
+        "bucket",
+        "client_id",
+        "throttled_count",
+        "throttled_ms",
+        "used_ms",
+        "user",
+    )
+
+    def __init__(self, user: str, client_id: str, bucket: TokenBucket) -> None:
+        self.user = user
+        self.client_id = client_id
+        self.bucket = bucket
+        self.throttled_count = 0
+        self.throttled_ms = 0
+        self.used_ms = 0
+
+
+class Meters(NamedTuple):
+    """What is counted of the requests of one client."""
+
+    produce: Usage | None
+    fetch: Usage | None
+    request: Usage | None
+
+
+class QuotaMetric(NamedTuple):
+    """The state of one usage, for metrics."""
+
+    key: str
+    user: str
+    client_id: str
+    bound: float
+    value: float  # a rate per second; of controller mutations, the tokens that are left
+    throttled_count: int
+    throttled_ms: int  # in all
+
+
+class ClientQuotas:
+    """See the module."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        window: Window,
+        controller_window: Window,
+        throttle_ms_max: int,
+    ) -> None:
+        """`throttle_ms_max` bounds every throttling at once."""
+        self.limits = limits
+        self._window = window
+        self._controller_window = controller_window
+        self._throttle_ms_max = throttle_ms_max
+        self._kept_ms = max(KEPT_MS, window.samples * window.sample_ms)
+        # All that are used by somebody, and those used recently.
+        self._usages: WeakValueDictionary[UsageKey, Usage] = WeakValueDictionary()
+        self._recent: dict[UsageKey, Usage] = {}
+        self._mutations: dict[tuple[str, str], MutationUsage] = {}
+        self._connections: dict[str, SampledRate] = {}
+
+    def meters(self, user: str, client_id: str, now_ms: int) -> Meters | None:
+        """What to count of a client's requests; None: nothing."""
+        meters = Meters(
+            self.usage(PRODUCER_BYTE_RATE, user, client_id, now_ms),
+            self.usage(CONSUMER_BYTE_RATE, user, client_id, now_ms),
+            self.usage(REQUEST_PERCENTAGE, user, client_id, now_ms),
+        )
+        return meters if any(meters) else None
+
+    def usage(self, key: str, user: str, client_id: str, now_ms: int) -> Usage | None:
+        """The usage of a byte rate or of request time, if the client has such a quota."""
+        limit = self.limits.find(key, user, client_id)
+        if limit is None:
+            return None
+        usage_key = (key, limit.user, limit.client_id)
+        usage = self._usages.get(usage_key)
+        if usage is None:
+            longest = self._throttle_ms_max
+            if key == REQUEST_PERCENTAGE:  # as in Kafka
+                longest = min(longest, self._window.sample_ms)
+            usage = Usage(usage_key, self._window, limit.bound, longest)
+            self._usages[usage_key] = usage
+        elif usage.rate.bound != limit.bound:
+            usage.rate.set_bound(limit.bound)
+        usage.used_ms = now_ms
+        self._recent[usage_key] = usage
+        return usage
+
+    def mutations(self, user: str, client_id: str, now_ms: int) -> MutationUsage | None:
+        """What a client has changed, if there is a quota for that."""
+        limit = self.limits.find(CONTROLLER_MUTATION_RATE, user, client_id)
+        if limit is None:
+            return None
+        usage = self._mutations.get((limit.user, limit.client_id))
+        if usage is None:
+            bucket = TokenBucket(self._controller_window, limit.bound, now_ms)
+            usage = MutationUsage(limit.user, limit.client_id, bucket)
+            self._mutations[limit.user, limit.client_id] = usage
+        elif usage.bucket.bound != limit.bound:
+            usage.bucket.set_bound(limit.bound, now_ms)
+        usage.used_ms = now_ms
+        return usage
+
+    def connection_ms(self, address: str, now_ms: int) -> int:
+        """Count a connection; returns after how many ms to close it, if it is one too many."""
+        bound = self.limits.find_ip(address)
+        if bound is None:
+            return 0
+        rate = self._connections.get(address)
+        if rate is None:
+            rate = self._connections[address] = SampledRate(self._window, bound)
+        elif rate.bound != bound:
+            rate.set_bound(bound)
+        throttle_ms = rate.record(1, now_ms)
+        if throttle_ms:
+            rate.record(-1, now_ms)
+        return min(throttle_ms, self._window.sample_ms)
+
+    def expire(self, now_ms: int) -> None:
+        """Forget clients that have gone."""
+        oldest_ms = now_ms - self._kept_ms
+        self._recent = {
+            key: usage for key, usage in self._usages.items() if usage.used_ms >= oldest_ms
+        }
+        self._mutations = {
+            key: usage for key, usage in self._mutations.items() if usage.used_ms >= oldest_ms
+        }
+        self._connections = {
+            address: rate
+            for address, rate in self._connections.items()
+            if not rate.is_empty(now_ms)
+        }
+
+    def metrics(self, now_ms: int) -> Iterator[QuotaMetric]:
+        """The state of every client that has a quota."""
+        for usage in list(self._usages.values()):
+            yield QuotaMetric(
+                usage.key,
+                usage.user,
+                usage.client_id,
+                usage.rate.bound,
+                usage.rate.per_second(now_ms),
+                usage.throttled_count,
+                usage.throttled_ms,
+            )
+        for mutations in self._mutations.values():
+            yield QuotaMetric(
+                CONTROLLER_MUTATION_RATE,
+                mutations.user,
+                mutations.client_id,
+                mutations.bucket.bound,
+                mutations.bucket.tokens(now_ms),
+                mutations.throttled_count,
+                mutations.throttled_ms,
+            )
+        for address, rate in self._connections.items():
+            value = rate.per_second(now_ms)
+            yield QuotaMetric(CONNECTION_CREATION_RATE, "", address, rate.bound, value, 0, 0)
+
+    def __len__(self) -> int:
+        """How many usages are kept."""
+        return len(self._usages) + len(self._mutations) + len(self._connections)
