@@ -185,6 +185,7 @@ class BrokerServer:
         endpoints = await self._bind()
         await self._start_metrics()
         await self._claim_leadership()
+        await self._create_first_users()
         self._reconciler.start(self.metadata.deleted_topic_ids)
         self.strays = Strays(self.metadata, self.configs, self.directories, self.clock)
         self.strays.start()
@@ -501,6 +502,20 @@ class BrokerServer:
         await self.actions.claim_leadership(
             (name, index) for name, it in topics.items() for index in range(len(it.partitions))
         )
+
+    async def _create_first_users(self) -> None:
+        """Of SCRAM, before this broker or another one has to log in. Imported only with SASL."""
+        config = self.config
+        uses_sasl = any(config.listener_protocols[it.listener].uses_sasl for it in config.endpoints)
+        if not uses_sasl or self.metadata.image.scram:
+            return
+        from millstream.broker.security.mechanisms import first_users
+
+        users = first_users(config)
+        if users:
+            names = ", ".join(sorted({user for user, _ in users}))
+            logger.info("there are no users of SCRAM yet: creating %s of sasl.jaas.config", names)
+            await self.actions.create_first_users(users)
 
     async def _register(self, endpoints: list[BrokerEndpoint]) -> None:
         await self.metadata.register(

@@ -94,6 +94,10 @@ class ClusterActions(Protocol):
         """Set credentials, or remove them (None). Each user's succeed (None) or fail together."""
         ...
 
+    async def create_first_users(self, users: Mapping[ScramKey, ScramCredential]) -> None:
+        """Create these users of SCRAM, if there are none at all."""
+        ...
+
     async def alter_quotas(self, changes: Mapping[QuotaEntity, Mapping[str, float | None]]) -> None:
         """Set quotas, or remove them (None), all at once."""
         ...
@@ -192,6 +196,12 @@ class LoggedActions:
 
         await self._log.change(decide)
         return outcome
+
+    async def create_first_users(self, users: Mapping[ScramKey, ScramCredential]) -> None:
+        def decide(image: ClusterImage) -> Sequence[MetadataRecord]:
+            return () if image.scram else decide_scram({}, users)[0]
+
+        await self._log.change(decide)
 
     async def alter_quotas(self, changes: Mapping[QuotaEntity, Mapping[str, float | None]]) -> None:
         await self._log.change(lambda image: decide_quotas(image.quotas, changes))
