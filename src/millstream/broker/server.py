@@ -478,10 +478,10 @@ class BrokerServer:
         def session_ms(listener: str, mechanism: str) -> int:
             return self.config.listener_settings(listener, mechanism).connections_max_reauth_ms
 
-        self.connections.authenticator = Authenticator(
-            Mechanisms(config, self.metadata, self.clock, cluster_id=self.cluster_id),
-            session_ms,
-        )
+        mechanisms = Mechanisms(config, self.metadata, self.clock, cluster_id=self.cluster_id)
+        self._undo.callback(mechanisms.close)
+        self.configs.subscribe(lambda _, now: mechanisms.configure(now))
+        self.connections.authenticator = Authenticator(mechanisms, session_ms)
 
     def _tls_of(self, listener: str) -> TlsListener | None:
         """Imported only with TLS."""
@@ -505,13 +505,11 @@ class BrokerServer:
 
     async def _create_first_users(self) -> None:
         """Of SCRAM, before this broker or another one has to log in. Imported only with SASL."""
-        config = self.config
-        uses_sasl = any(config.listener_protocols[it.listener].uses_sasl for it in config.endpoints)
-        if not uses_sasl or self.metadata.image.scram:
+        if self.connections.authenticator is None or self.metadata.image.scram:
             return
         from millstream.broker.security.mechanisms import first_users
 
-        users = first_users(config)
+        users = first_users(self.config)
         if users:
             names = ", ".join(sorted({user for user, _ in users}))
             logger.info("there are no users of SCRAM yet: creating %s of sasl.jaas.config", names)

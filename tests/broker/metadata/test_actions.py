@@ -19,6 +19,7 @@ from millstream.coordination.replication.controller import Proposal
 from millstream.coordination.replication.leader import IsrChange
 from millstream.coordination.replication.reassignment import Target
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.scram import ScramCredential
 from tests.broker.metadata.homes import ENDPOINT, Home, home
 
 OTHERS = (2, 3)
@@ -172,3 +173,15 @@ def test_number_of_replicas_stays_if_it_must(it: Home) -> None:
     refused = outcome["t", 0]
     assert refused is not None
     assert refused.code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_first_users_are_created_only_while_there_are_none(it: Home) -> None:
+    """Or a user who was deleted would come back with the next start of a broker."""
+    admin, other = ScramCredential(b"s", b"k", b"k", 4096), ScramCredential(b"t", b"l", b"l", 4096)
+    asyncio.run(it.actions.create_first_users({("admin", 1): admin, ("admin", 2): admin}))
+    assert it.image.scram == {("admin", 1): admin, ("admin", 2): admin}
+    asyncio.run(it.actions.create_first_users({("admin", 1): other, ("second", 1): other}))
+    assert it.image.scram == {("admin", 1): admin, ("admin", 2): admin}
+    asyncio.run(it.actions.alter_scram({("second", 1): other, ("admin", 1): None}))
+    asyncio.run(it.actions.create_first_users({("admin", 1): admin}))
+    assert ("admin", 1) not in it.image.scram

@@ -17,6 +17,7 @@ from millstream.config.broker import BrokerConfig
 from millstream.config.sasl import jaas_of
 from millstream.config.security import SecuritySettings
 from millstream.coordination.cluster_security import ScramKey
+from millstream.errors import ConfigError
 from millstream.security.exchange import AuthenticationFailed, SaslExchange
 from millstream.security.oauthbearer import (
     OAUTHBEARER,
@@ -45,10 +46,16 @@ class Mechanisms:
         self._cluster_id = cluster_id
         self._keys: dict[tuple[str, Timing], SigningKeys] = {}
         self._listeners: dict[str, dict[str, Begin]] = {}
-        self.configure(config)
+        self._configure(config)
 
     def configure(self, config: BrokerConfig) -> None:
-        """Take over settings, at the start and when they change."""
+        """Take over settings that have changed. Keys that cannot be loaded leave all as it was."""
+        try:
+            self._configure(config)
+        except ConfigError as error:
+            logger.error("changed settings of SASL are not in force: %s", error)
+
+    def _configure(self, config: BrokerConfig) -> None:
         unused = self._keys
         self._keys = {}
         listeners: dict[str, dict[str, Begin]] = {}
