@@ -52,6 +52,7 @@ EXTRA = (
     "cold_reads",
     "soak",
     "conditional",
+    "metrics",
     "workers",
     "capture",
     "stores",

@@ -1,7 +1,7 @@
 """Counters of requests and errors, for metrics: created only if metrics are served.
 
 Requests are counted exactly. Their duration is measured for a sample: of an API that gets more than
-a hundred requests per second, every second, fourth, ... up to every 16th request. A sampled request
+a hundred requests per second, every second, fourth, ... up to every 64th request. A sampled request
 counts for all that were skipped, so sums stay correct on average. One request costs the broker some
 ten microseconds, and two readings of the clock with their bookkeeping one microsecond more.
 
@@ -22,7 +22,7 @@ from millstream.metrics.distribution import Distribution
 if TYPE_CHECKING:
     from millstream.protocol.apis import Api
 
-SAMPLE_EVERY_MAX = 16
+SAMPLE_EVERY_MAX = 64
 RARE_SECONDS = 0.01  # requests that are further apart are all measured
 ERROR_NODES_MAX = 2_000  # parts of one response that are searched for errors
 
@@ -53,13 +53,24 @@ class RequestMeter:
     """Requests of one API and version. `Connection` increments `count`, and measures a request
     when that reaches `timed_at`."""
 
-    __slots__ = ("_counters", "_every", "_timed", "_times", "api", "count", "timed_at", "version")
+    __slots__ = (
+        "_counters",
+        "_every",
+        "_timed",
+        "_timed_count",
+        "_times",
+        "api",
+        "count",
+        "timed_at",
+        "version",
+    )
 
     def __init__(self, counters: Counters, api: str, version: int, times: ApiTimes) -> None:
         self._counters = counters
         self._times = times
         self._every = 1
         self._timed = float("-inf")  # when a request was last measured
+        self._timed_count = 0  # `count` at that time
         self.api = api
         self.version = version
         self.count = 0
@@ -94,19 +105,26 @@ class RequestMeter:
 
         return ended
 
+    def measure_next(self) -> None:
+        """Measure the next request, however many came lately."""
+        self._every = 1
+        self.timed_at = self.count + 1
+
     def errors_in(self, fields: Mapping[str, Any]) -> None:
         """Count the errors of a response."""
         for code in error_codes(fields):
             self._counters.errors[self.api, code] += 1
 
     def _next_sample(self, now: float) -> int:
-        """Choose which request is measured next; returns for how many this one counts."""
-        weight = self._every
+        """Choose which request is measured next; returns for how many this one counts: itself and
+        those since the last one that was measured."""
+        weight = max(self.count - self._timed_count, 1)
         if now - self._timed > RARE_SECONDS * weight:
             self._every = 1
         elif self._every < SAMPLE_EVERY_MAX:
             self._every *= 2
         self._timed = now
+        self._timed_count = self.count
         self.timed_at = self.count + self._every
         return weight
 

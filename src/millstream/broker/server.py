@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from millstream.broker.security.authorizer import Authorizer
     from millstream.broker.security.tls import TlsListener
     from millstream.broker.sharing.partitions import SharePartitions
+    from millstream.broker.telemetry.clients import ClientTelemetry
 
 logger = logging.getLogger("millstream.server")
 
@@ -367,7 +368,19 @@ class BrokerServer:
             counters=self._counters,
             authorizer=authorizer,
             audit=self._audit,
+            telemetry=self._new_telemetry(),
             start_sharing=self._start_sharing,
+        )
+
+    def _new_telemetry(self) -> ClientTelemetry | None:
+        if self._counters is None or not self.config.millstream_telemetry_clients_max:
+            return None
+        from millstream.broker.telemetry.clients import ClientTelemetry
+
+        return ClientTelemetry(
+            self.configs.client_metrics,
+            clients_max=self.config.millstream_telemetry_clients_max,
+            bytes_max=lambda: self.config.telemetry_max_bytes,
         )
 
     def _start_sharing(self) -> SharePartitions:

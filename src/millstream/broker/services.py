@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from millstream.broker.security.authorizer import Authorizer, Rights
     from millstream.broker.sharing.partitions import SharePartitions
     from millstream.broker.tasks import Tasks
+    from millstream.broker.telemetry.clients import ClientTelemetry
     from millstream.broker.turn import Turn
     from millstream.clock import Clock
     from millstream.config.broker import BrokerConfig
@@ -89,6 +90,7 @@ class Services:
     tasks: Tasks
     turn: Turn
     counters: Counters | None  # if metrics are served
+    telemetry: ClientTelemetry | None  # if metrics of clients are collected
     authorizer: Authorizer | None = None  # None: everyone may do everything
     audit: Audit | None = None
     start_sharing: Callable[[], SharePartitions]
@@ -127,6 +129,7 @@ class Client:
         "fetch_pacer",
         "hold_budget",
         "mute",
+        "port",
         "principal",
         "rights",
         "software",
@@ -137,6 +140,7 @@ class Client:
         self.mute = mute  # throttle it: handle none of its requests for so many ms
         self.principal: Principal = ANONYMOUS  # who it is, once it is authenticated
         self.rights: Rights | None = None  # what it may do; None: everything
+        self.port = 0  # from which it connects
         self.takes_files = False  # whether responses can contain ranges of files
         self.software = ""  # name and version, if it has sent them (KIP-511)
         self.hold_budget: HoldBudget | None = None  # once a request has been held

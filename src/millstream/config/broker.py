@@ -33,7 +33,7 @@ from millstream.config.groups import (
     share_reset_timestamp_ms,
 )
 from millstream.config.log import LogSettings
-from millstream.config.metrics import MetricsSettings
+from millstream.config.metrics import ClientMetricsConfig, MetricsSettings, parse_match
 from millstream.config.network import NetworkSettings
 from millstream.config.quotas import QuotaSettings
 from millstream.config.replication import ReplicationSettings, check_throttled_replicas
@@ -72,6 +72,7 @@ class Source(IntEnum):
     STATIC_BROKER = 4
     DEFAULT = 5
     DYNAMIC_BROKER_LOGGER = 6
+    DYNAMIC_CLIENT_METRICS = 7
     DYNAMIC_GROUP = 8
 
 
@@ -300,6 +301,7 @@ class BrokerConfig(
 BROKER_SETTINGS: Mapping[str, Setting] = settings_of(BrokerConfig)
 TOPIC_SETTINGS: Mapping[str, Setting] = settings_of(TopicConfig)
 GROUP_SETTINGS: Mapping[str, Setting] = settings_of(GroupConfig)
+CLIENT_METRICS_SETTINGS: Mapping[str, Setting] = settings_of(ClientMetricsConfig)
 
 
 def find(settings: Mapping[str, Setting], name: str) -> Setting:
@@ -308,10 +310,25 @@ def find(settings: Mapping[str, Setting], name: str) -> Setting:
     if setting is None and settings is BROKER_SETTINGS and name.startswith(LISTENER_PREFIX):
         return find_listener_setting(name).setting
     if setting is None:
-        kinds = {id(TOPIC_SETTINGS): "topic", id(GROUP_SETTINGS): "group"}
+        kinds = {
+            id(TOPIC_SETTINGS): "topic",
+            id(GROUP_SETTINGS): "group",
+            id(CLIENT_METRICS_SETTINGS): "client metrics",
+        }
         kind = kinds.get(id(settings), "broker")
         raise ConfigError(f"Unknown {kind} config name: {name}.{nearest(name, settings)}")
     return setting
+
+
+def client_metrics_config(overrides: Mapping[str, str]) -> ClientMetricsConfig:
+    """The settings of a subscription to clients' metrics. Raises `ConfigError`."""
+    values = {
+        field_name(name): find(CLIENT_METRICS_SETTINGS, name).parse(text)
+        for name, text in overrides.items()
+    }
+    config = ClientMetricsConfig(**values)
+    parse_match(config.match)
+    return config
 
 
 def check_dynamic(names: Iterable[str], *, per_broker: bool) -> None:

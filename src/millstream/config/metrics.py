@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from millstream.config.setting import integer, password, string
+from millstream.config.setting import integer, password, string, strings
+from millstream.errors import ConfigError
+
+ALL_METRICS = "*"
+MATCHED = (
+    "client_instance_id",
+    "client_id",
+    "client_software_name",
+    "client_software_version",
+    "client_source_address",
+    "client_source_port",
+)
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -51,3 +64,36 @@ class MetricsSettings:
         doc="Clients whose pushed metrics are kept and served in /metrics at once. Those of others "
         "are dropped and counted; 0: no client telemetry.",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientMetricsConfig:
+    """A subscription to the metrics of clients: the settings of a CLIENT_METRICS resource."""
+
+    interval_ms: int = integer(
+        300_000, low=100, high=3_600_000, doc="How often matching clients push their metrics."
+    )
+    match: tuple[str, ...] = strings(
+        (),
+        doc="Which clients are asked, as name=pattern; all must match. Names: "
+        + ", ".join(MATCHED)
+        + ". None: all clients.",
+    )
+    metrics: tuple[str, ...] = strings(
+        (), doc="Prefixes of the names of metrics that clients push; * for all of them."
+    )
+
+
+def parse_match(patterns: Iterable[str]) -> dict[str, re.Pattern[str]]:
+    """Raises `ConfigError`."""
+    found: dict[str, re.Pattern[str]] = {}
+    for text in patterns:
+        name, equals, pattern = text.partition("=")
+        name = name.strip()
+        if not equals or name not in MATCHED:
+            raise ConfigError(f"Illegal client matching pattern: {text}")
+        try:
+            found[name] = re.compile(pattern.strip())
+        except re.error as error:
+            raise ConfigError(f"Illegal client matching pattern: {text}: {error}") from None
+    return found

@@ -86,6 +86,6 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)  # the last one: above all bounds
         self.sum = 0.0
 
-    def note(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
+    def note(self, value: float, weight: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += weight
+        self.sum += value * weight

@@ -15,9 +15,9 @@ import asyncio
 import base64
 import binascii
 import contextlib
-import gzip
 import hmac
 import logging
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import NamedTuple, TypeAlias
@@ -32,6 +32,7 @@ RESPONSE_SECONDS = 60.0
 CONNECTIONS_MAX = 16
 COMPRESS_ABOVE_BYTES = 1024
 COMPRESSION_LEVEL = 1
+GZIP_WINDOW_BITS = 31
 
 PLAIN = "text/plain; charset=utf-8"
 
@@ -151,16 +152,18 @@ class Endpoint:
                 raise request
             page = await self._find(request)
         except _Refused as refused:
-            text = f"{refused}\n"
-            _write(writer, refused.status, PLAIN, text.encode(), refused.headers)
+            body = [f"{refused}\n".encode()]
+            writer.write(_head(refused.status, PLAIN, body, refused.headers) + body[0])
             return
-        pieces = [piece async for piece in _with_pauses(page.pieces)]
-        body = "".join(pieces).encode()
+        body = [piece.encode() async for piece in _with_pauses(page.pieces)]
         headers = ""
-        if len(body) > COMPRESS_ABOVE_BYTES and _accepts_gzip(request.headers):
-            body = await asyncio.to_thread(gzip.compress, body, COMPRESSION_LEVEL)
+        if sum(map(len, body)) > COMPRESS_ABOVE_BYTES and _accepts_gzip(request.headers):
+            body = await asyncio.to_thread(_compress, body)
             headers = "Content-Encoding: gzip\r\n"
-        _write(writer, page.status, page.content_type, body, headers, with_body=request.has_body)
+        writer.write(_head(page.status, page.content_type, body, headers))
+        for piece in body if request.has_body else ():
+            writer.write(piece)
+            await writer.drain()
 
     async def _find(self, request: _Request) -> Page:
         page = self._pages.get(request.path)
@@ -223,19 +226,15 @@ def _accepts_gzip(headers: Mapping[str, str]) -> bool:
     return False
 
 
-def _write(
-    writer: asyncio.StreamWriter,
-    status: HTTPStatus,
-    content_type: str,
-    body: bytes,
-    headers: str = "",
-    *,
-    with_body: bool = True,
-) -> None:
-    head = (
+def _compress(pieces: list[bytes]) -> list[bytes]:
+    codec = zlib.compressobj(COMPRESSION_LEVEL, wbits=GZIP_WINDOW_BITS)
+    return [*(codec.compress(piece) for piece in pieces), codec.flush()]
+
+
+def _head(status: HTTPStatus, content_type: str, body: list[bytes], headers: str) -> bytes:
+    return (
         f"HTTP/1.1 {status.value} {status.phrase}\r\n"
-        f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
+        f"Content-Type: {content_type}\r\nContent-Length: {sum(map(len, body))}\r\n"
         f"Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n{headers}"
         "Connection: close\r\n\r\n"
-    )
-    writer.write(head.encode("latin-1") + (body if with_body else b""))
+    ).encode("latin-1")

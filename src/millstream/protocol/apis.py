@@ -84,6 +84,8 @@ _APIS = (
     Api(66, "list_transactions", 0, 2, first_flexible=0),
     Api(68, "consumer_group_heartbeat", 0, 1, first_flexible=0),
     Api(69, "consumer_group_describe", 0, 1, first_flexible=0),
+    Api(71, "get_telemetry_subscriptions", 0, 0, first_flexible=0),
+    Api(72, "push_telemetry", 0, 0, first_flexible=0),
     Api(74, "list_config_resources", 0, 1, first_flexible=0),
     Api(75, "describe_topic_partitions", 0, 0, first_flexible=0),
     Api(76, "share_group_heartbeat", 1, 1, first_flexible=0),
@@ -100,3 +102,5 @@ _APIS = (
     Api(92, "delete_share_group_offsets", 0, 0, first_flexible=0),
 )
 APIS: dict[int, Api] = {api.key: api for api in _APIS}
+TELEMETRY_APIS = frozenset({71, 72})
+"""Offered only by a broker that collects the metrics of clients: they would push for nothing."""

@@ -38,6 +38,11 @@ def test_first_version_knows_client_metrics_only(tmp_path: Path) -> None:
     async def conversation(server: BrokerServer, client: WireClient) -> None:
         answer = await client.call(KEY, 0)
         assert (answer.error_code, answer.config_resources) == (ErrorCode.NONE, ())
+        change = Change("metrics", Operation.SET, "*")
+        resource = Resource(ResourceType.CLIENT_METRICS, "m")
+        await server.configs.alter({resource: [change]}, validate_only=False)
+        answer = await client.call(KEY, 0)
+        assert [it.resource_name for it in answer.config_resources] == ["m"]
 
     converse(tmp_path, conversation)
 

@@ -18,7 +18,7 @@ from struct import Struct
 from millstream.broker.services import RequestContext
 from millstream.coordination.cluster_features import SUPPORTED_FEATURES
 from millstream.errors import ErrorCode, ProtocolError
-from millstream.protocol.apis import APIS, Api
+from millstream.protocol.apis import APIS, TELEMETRY_APIS, Api
 from millstream.protocol.wire import (
     INT16,
     INT64,
@@ -46,7 +46,8 @@ def api_versions(context: RequestContext, body: Buffer) -> bytes:
             context.client.software = f"{name} {software_version}"
     image = context.services.metadata.image
     finalized = tuple(sorted(feature for feature in image.features.items() if feature[1] > 0))
-    return encode(version, error, image.version, finalized)
+    with_telemetry = context.services.telemetry is not None
+    return encode(version, error, image.version, finalized, with_telemetry)
 
 
 def encode_unsupported_version() -> bytes:
@@ -56,7 +57,11 @@ def encode_unsupported_version() -> bytes:
 
 @lru_cache(maxsize=32)
 def encode(
-    version: int, error: ErrorCode, epoch: int, finalized: tuple[tuple[str, int], ...]
+    version: int,
+    error: ErrorCode,
+    epoch: int,
+    finalized: tuple[tuple[str, int], ...],
+    with_telemetry: bool = False,
 ) -> bytes:
     """The response body: constant as long as the finalized features are."""
     flexible = version >= 3
@@ -64,6 +69,7 @@ def encode(
     ranges = [
         _VERSION_RANGE.pack(key, _advertised_min(APIS[key]), APIS[key].max_version) + tags
         for key in sorted(APIS)
+        if with_telemetry or key not in TELEMETRY_APIS
     ]
     parts = [INT16.pack(error), write_array_length(len(ranges), compact=flexible), *ranges]
     if version >= 1:

@@ -5,7 +5,7 @@
 * v4: flexible
 
 Resources: TOPIC, BROKER (by id, or "" for what is set for all), GROUP, BROKER_LOGGER, and
-CLIENT_METRICS, of which there are none. A value that is sensitive is not told.
+CLIENT_METRICS. A value that is sensitive is not told.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """ListConfigResources, v0-1: resources that have, or can have, settings (KIP-1142).
 
-* v0: client metrics only, of which there are none
+* v0: client metrics only
 * v1: topics, brokers, groups, ...
 
-Groups are listed once something is set for them.
+Groups and client metrics are listed once something is set for them.
 """
 
 from __future__ import annotations
@@ -61,5 +61,5 @@ def _resources(context: RequestContext) -> Iterator[Resource]:
         yield Resource(ResourceType.BROKER, str(broker_id))
         yield Resource(ResourceType.BROKER_LOGGER, str(broker_id))
     for resource in image.configs:
-        if resource.type is ResourceType.GROUP:
+        if resource.type in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
             yield resource

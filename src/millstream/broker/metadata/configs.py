@@ -18,6 +18,7 @@ from millstream.broker.metadata.loggers import change_levels, logger_levels, log
 from millstream.broker.metadata.store import MetadataLog
 from millstream.config.broker import (
     BROKER_SETTINGS,
+    CLIENT_METRICS_SETTINGS,
     GROUP_SETTINGS,
     TOPIC_SETTINGS,
     BrokerConfig,
@@ -26,9 +27,11 @@ from millstream.config.broker import (
     check_dynamic,
     check_group,
     check_topic,
+    client_metrics_config,
     find,
 )
 from millstream.config.groups import GroupConfig
+from millstream.config.metrics import ClientMetricsConfig
 from millstream.config.setting import Kind, Mode, Setting
 from millstream.config.topic import TopicConfig
 from millstream.coordination.cluster import ClusterImage, Resource, ResourceType
@@ -151,7 +154,7 @@ class ConfigManager:
             case ResourceType.BROKER_LOGGER:
                 described = self._describe_loggers(resource.name)
             case ResourceType.CLIENT_METRICS:
-                return []
+                described = self._describe_client_metrics(resource.name)
             case _:
                 raise _unsupported(resource)
         return [
@@ -176,6 +179,24 @@ class ConfigManager:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
         overrides = self._store.image.config(ResourceType.GROUP, group_id)
         return self._derived(GROUP_SETTINGS, overrides, Source.DYNAMIC_GROUP)
+
+    def _describe_client_metrics(self, name: str) -> Iterator[DescribedSetting]:
+        if not name:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty"
+            )
+        overrides = self._store.image.config(ResourceType.CLIENT_METRICS, name)
+        own = Source.DYNAMIC_CLIENT_METRICS
+        return self._derived(CLIENT_METRICS_SETTINGS, overrides, own)
+
+    def client_metrics(self) -> list[tuple[str, ClientMetricsConfig]]:
+        """The subscriptions to clients' metrics, by name."""
+        found = []
+        for resource, overrides in self._store.image.configs.items():
+            if resource.type is ResourceType.CLIENT_METRICS:
+                usable = _usable(overrides, CLIENT_METRICS_SETTINGS, resource.name)
+                found.append((resource.name, client_metrics_config(usable)))
+        return found
 
     def _derived(
         self, settings: Mapping[str, Setting], overrides: Mapping[str, str], own: Source
@@ -322,6 +343,13 @@ class ConfigManager:
                             ErrorCode.INVALID_REQUEST, "Default group resources are not allowed."
                         )
                     check_group(self.current, self.current.group_config(after))
+                case ResourceType.CLIENT_METRICS:
+                    if not resource.name:
+                        raise ApiError(
+                            ErrorCode.INVALID_REQUEST,
+                            "Client metrics subscription name must not be empty",
+                        )
+                    client_metrics_config(after)
                 case _:
                     raise _unsupported(resource)
         except ConfigError as error:
@@ -472,5 +500,6 @@ def _unsupported(resource: Resource) -> ApiError:
     what = resource.type.name if isinstance(resource.type, ResourceType) else resource.type
     return ApiError(
         ErrorCode.INVALID_REQUEST,
-        f"Unsupported resource type: {what}. Settings belong to TOPIC, BROKER and GROUP.",
+        f"Unsupported resource type: {what}. Settings belong to TOPIC, BROKER, GROUP and "
+        "CLIENT_METRICS.",
     )

@@ -22,6 +22,8 @@ from millstream.metrics.exposition import (
 from millstream.metrics.process import ProcessState
 
 WINDOW_SECONDS = 60.0
+SAMPLE_EVERY_MAX = 16
+RARE_SECONDS = 0.01
 SPACING_SECONDS = 1.0  # between readings that are kept, however often it is scraped
 STARTING, RECOVERING, RUNNING, STOPPING = 1, 2, 3, 6  # Kafka's states of a broker
 FLUSH_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
@@ -46,15 +48,30 @@ class Cleaning(Protocol):
 
 
 class FlushTimes:
-    """The durations of flushes."""
+    """The durations of flushes; of many per second, of a sample that counts for all."""
 
     def __init__(self) -> None:
         self.recent = Distribution()
         self.all = Histogram(FLUSH_BOUNDS)
+        self._count = 0
+        self._measured = 0  # `_count` when one was last measured
+        self._measured_at = float("-inf")
+        self._next = 1
+        self._every = 1
 
     def note(self, seconds: float) -> None:
-        self.recent.note(seconds, time.perf_counter())
-        self.all.note(seconds)
+        self._count += 1
+        if self._count >= self._next:
+            self._measure(seconds, time.perf_counter())
+
+    def _measure(self, seconds: float, now: float) -> None:
+        weight = self._count - self._measured
+        is_rare = now - self._measured_at > RARE_SECONDS * weight
+        self._every = 1 if is_rare else min(2 * self._every, SAMPLE_EVERY_MAX)
+        self._measured, self._measured_at = self._count, now
+        self._next = self._count + self._every
+        self.recent.note(seconds, now, weight)
+        self.all.note(seconds, weight)
 
 
 class _Reading(NamedTuple):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from http import HTTPStatus
 from typing import Protocol
 
@@ -49,9 +49,6 @@ class Server(Protocol):
     def survey_connections(self) -> Awaitable[ConnectionSurvey]: ...
 
 
-Extra = Callable[[], Iterator[Family]]
-
-
 class MetricsServer:
     """The endpoint of a broker, and what it serves."""
 
@@ -67,7 +64,6 @@ class MetricsServer:
         self._scraping = asyncio.Lock()
         self._scrapes = 0
         self._scrape_seconds = 0.0
-        self.extra: list[Extra] = []  # families of parts that are not always there
         config = self._services.config
         self._endpoint = Endpoint(
             {"/metrics": self._metrics, "/health": self._health, "/ready": self._ready},
@@ -139,8 +135,8 @@ class MetricsServer:
             yield from cluster.families(services, with_partitions=with_rows)
             yield from groups.families(found)
             yield from groups.share_families(services)
-            for extra in self.extra:
-                yield from extra()
+            if services.telemetry is not None:
+                yield from services.telemetry.families(services.clock.monotonic_ms())
             yield from self._own_families(began)
 
         for piece in render(families()):

@@ -54,6 +54,8 @@ def families(counters: Counters, now: float) -> Iterator[Family]:
             for (api, code), count in list(counters.errors.items())
         ),
     )
+    for meter in meters:
+        meter.measure_next()  # of an API whose requests have become rare, too
     counts: Counter[str] = Counter()
     for (name, _), meter in counters.meters.items():
         counts[name] += meter.count

@@ -151,8 +151,10 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self._client.port = peer[1]
         if not self.client_host:
-            peer = transport.get_extra_info("peername")
             self.client_host = peer[0] if isinstance(peer, tuple) else "local"
         self._uses_tls = transport.get_extra_info("ssl_object") is not None
         # TLS transports pause at their limit and not beyond it.
