@@ -32,6 +32,9 @@ RIGHTS = {
     "queries test": "Read on the topic of the queries",
     "transaction describe": "Describe on the transactional id",
     "transaction abort": "Write on the transactional id, or Alter on the cluster",
+    "acl add": "Alter on the cluster",
+    "acl list": "Describe on the cluster",
+    "acl remove": "Alter and Describe on the cluster",
     "cluster": "Describe on the cluster",
 }
 _REFUSED = "authorization failed"

@@ -1,0 +1,434 @@
+"""`millstream acl`: who may do what, on any Kafka cluster with an authorizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from millstream.cli.cluster import Cluster
+from millstream.cli.failures import CommandFailed, usage_error
+from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
+from millstream.cli.output import console, note, print_json, print_rows
+from millstream.errors import ErrorCode
+from millstream.security.acls import (
+    ANY_HOST,
+    CLUSTER_NAME,
+    OPERATIONS_OF,
+    AclEntry,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+
+app = typer.Typer(
+    help="List and change access control entries: who may do what.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    add_completion=False,
+)
+
+_COLUMNS = {
+    "principal": "PRINCIPAL",
+    "permission": "PERMISSION",
+    "operation": "OPERATION",
+    "type": "TYPE",
+    "name": "NAME",
+    "pattern": "PATTERN",
+    "host": "HOST",
+}
+_PRODUCER = {
+    ResourceType.TOPIC: (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE),
+    ResourceType.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE),
+}
+_CONSUMER = {
+    ResourceType.TOPIC: (Operation.READ, Operation.DESCRIBE),
+    ResourceType.GROUP: (Operation.READ,),
+}
+
+Topic = Annotated[list[str] | None, typer.Option(metavar="NAME", help="A topic; * is all of them.")]
+Group = Annotated[list[str] | None, typer.Option(metavar="NAME", help="A group; * is all of them.")]
+TransactionalId = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="A transactional id; * is all of them."),
+]
+OnCluster = Annotated[bool, typer.Option("--cluster", help="The cluster as a whole.")]
+Operations = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="read, write, create, delete, alter, describe, all, ..."),
+]
+
+
+AllowPrincipal = Annotated[
+    list[str] | None,
+    typer.Option(metavar="USER", help="Allow it to this user: alice, or User:alice. * is all."),
+]
+DenyPrincipal = Annotated[
+    list[str] | None,
+    typer.Option(metavar="USER", help="Deny it to this user; that wins over all that allows."),
+]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ADDRESS", help="Allow it from this address only. Default: any."),
+]
+DenyHost = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ADDRESS", help="Deny it from this address only. Default: any."),
+]
+Prefixed = Annotated[bool, typer.Option("--prefixed", help="The names are prefixes of names.")]
+ForProducer = Annotated[
+    bool,
+    typer.Option(
+        "--for-producer",
+        help="What a producer needs: write, describe and create on the topics, write and describe "
+        "on the transactional ids.",
+    ),
+]
+ForConsumer = Annotated[
+    bool,
+    typer.Option(
+        "--for-consumer",
+        help="What a consumer needs: read and describe on the topics, read on the groups.",
+    ),
+]
+
+
+class Resource(NamedTuple):
+    type: ResourceType
+    name: str
+
+
+@app.command()
+def add(
+    allow_principal: AllowPrincipal = None,
+    deny_principal: DenyPrincipal = None,
+    operation: Operations = None,
+    topic: Topic = None,
+    group: Group = None,
+    transactional_id: TransactionalId = None,
+    cluster: OnCluster = False,
+    prefixed: Prefixed = False,
+    for_producer: ForProducer = False,
+    for_consumer: ForConsumer = False,
+    allow_host: AllowHost = None,
+    deny_host: DenyHost = None,
+    as_json: AsJson = False,
+    bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
+    client_config: ClientConfig = None,
+) -> None:
+    """Allow or deny users to do something.
+
+    Nothing is allowed by default, except to the broker's super.users. What exists already stays as
+    it is. A change is in force for the next request of every client.
+
+    [bold]Examples[/bold]
+
+    \b
+      millstream acl add --allow-principal alice --operation read --topic orders
+      millstream acl add --allow-principal billing --for-consumer --topic orders --group billing
+      millstream acl add --allow-principal shop --for-producer --topic shop. --prefixed
+      millstream acl add --deny-principal eve --operation all --topic '*' --deny-host 10.0.0.9
+    """
+    users = [
+        *((_principal(user), Permission.ALLOW, allow_host) for user in allow_principal or ()),
+        *((_principal(user), Permission.DENY, deny_host) for user in deny_principal or ()),
+    ]
+    if not users:
+        raise usage_error("give --allow-principal or --deny-principal")
+    resources = _resources(topic, group, transactional_id, cluster)
+    if not resources:
+        raise usage_error("give --topic, --group, --transactional-id or --cluster")
+    granted = list(_granted(resources, operation, for_producer, for_consumer))
+    pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL
+    entries = [
+        AclEntry(
+            *resource,
+            PatternType.LITERAL if resource.type is ResourceType.CLUSTER else pattern,
+            principal,
+            host,
+            allowed,
+            permission,
+        )
+        for (principal, permission, hosts), (resource, allowed) in product(users, granted)
+        for host in hosts or (ANY_HOST,)
+    ]
+    _create(Cluster.connect(bootstrap_server, client_config), entries)
+    if as_json:
+        print_json([_row(entry) for entry in entries])
+    else:
+        _print(entries)
+
+
+@app.command("list")
+def list_entries(
+    principal: Annotated[
+        str | None, typer.Option(metavar="USER", help="Only entries of this user.")
+    ] = None,
+    topic: Topic = None,
+    group: Group = None,
+    transactional_id: TransactionalId = None,
+    cluster: OnCluster = False,
+    matching: Annotated[
+        bool,
+        typer.Option(
+            "--matching", help="All that apply to these names: also prefixes, and * for all."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+    bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
+    client_config: ClientConfig = None,
+) -> None:
+    """List access control entries.
+
+    [bold]Examples[/bold]
+
+    \b
+      millstream acl list
+      millstream acl list --principal alice
+      millstream acl list --topic orders --matching
+    """
+    resources = _resources(topic, group, transactional_id, cluster)
+    filters = list(_filters(resources, [principal] if principal else [], None, matching=matching))
+    found = _find(Cluster.connect(bootstrap_server, client_config), filters)
+    if as_json:
+        print_json([_row(entry) for entry in found])
+    else:
+        _print(found)
+
+
+@app.command()
+def remove(
+    principal: Annotated[
+        list[str] | None, typer.Option(metavar="USER", help="Only entries of this user.")
+    ] = None,
+    operation: Operations = None,
+    topic: Topic = None,
+    group: Group = None,
+    transactional_id: TransactionalId = None,
+    cluster: OnCluster = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    as_json: AsJson = False,
+    bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
+    client_config: ClientConfig = None,
+) -> None:
+    """Remove access control entries: those that match all options that are given.
+
+    [bold]Examples[/bold]
+
+    \b
+      millstream acl remove --principal alice
+      millstream acl remove --principal alice --operation write --topic orders
+      millstream acl remove --topic orders --yes
+    """
+    resources = _resources(topic, group, transactional_id, cluster)
+    if not (principal or operation or resources):
+        raise usage_error("say what to remove: --principal, --operation, --topic, --group, ...")
+    connected = Cluster.connect(bootstrap_server, client_config)
+    found = _find(connected, list(_filters(resources, principal or (), operation)))
+    if found and not yes:
+        _print(found)
+        typer.confirm(f"remove these {len(found)} entries?", abort=True)
+    _delete(connected, found)
+    if as_json:
+        print_json([_row(entry) for entry in found])
+    else:
+        console().print(f"removed {len(found)} entries" if found else "no entry matches")
+
+
+# What the options mean
+
+
+def _principal(user: str) -> str:
+    """A user's name is enough: there is no other type of principals."""
+    if not user.strip():
+        raise usage_error("the name of the user is empty")
+    return user if user.startswith("User:") else f"User:{user}"
+
+
+def _resources(
+    topics: Sequence[str] | None,
+    groups: Sequence[str] | None,
+    transactional_ids: Sequence[str] | None,
+    cluster: bool,
+) -> list[Resource]:
+    found = [
+        *(Resource(ResourceType.TOPIC, name) for name in topics or ()),
+        *(Resource(ResourceType.GROUP, name) for name in groups or ()),
+        *(Resource(ResourceType.TRANSACTIONAL_ID, name) for name in transactional_ids or ()),
+    ]
+    if not all(resource.name for resource in found):
+        raise usage_error("the name of the resource is empty; * is all of them")
+    return [*found, Resource(ResourceType.CLUSTER, CLUSTER_NAME)] if cluster else found
+
+
+def _granted(
+    resources: Iterable[Resource],
+    names: Sequence[str] | None,
+    for_producer: bool,
+    for_consumer: bool,
+) -> Iterator[tuple[Resource, Operation]]:
+    """Each resource with each operation on it."""
+    if not (names or for_producer or for_consumer):
+        raise usage_error("give --operation, --for-producer or --for-consumer")
+    operations = [_operation(name) for name in names or ()]
+    for resource in resources:
+        wanted = dict.fromkeys(operations)
+        if for_producer:
+            wanted |= dict.fromkeys(_PRODUCER.get(resource.type, ()))
+        if for_consumer:
+            wanted |= dict.fromkeys(_CONSUMER.get(resource.type, ()))
+        possible = OPERATIONS_OF[resource.type]
+        for operation in wanted:
+            if operation not in (Operation.ALL, *possible):
+                raise usage_error(
+                    f"--operation {_shown(operation)}: on a {_shown(resource.type)} there are "
+                    f"{', '.join(map(_shown, (Operation.ALL, *possible)))}"
+                )
+            yield resource, operation
+
+
+def _operation(name: str) -> Operation:
+    """`describe-configs`, `DescribeConfigs` and `DESCRIBE_CONFIGS` are the same."""
+    plain = name.replace("-", "").replace("_", "").upper()
+    for operation in Operation:
+        if operation >= Operation.ALL and operation.name.replace("_", "") == plain:
+            return operation
+    known = ", ".join(_shown(operation) for operation in Operation if operation >= Operation.ALL)
+    raise usage_error(f"--operation {name}: it is one of {known}")
+
+
+def _filters(
+    resources: Sequence[Resource],
+    principals: Sequence[str],
+    operations: Sequence[str] | None,
+    *,
+    matching: bool = False,
+) -> Iterator[AclFilter]:
+    pattern = PatternType.MATCH if matching else PatternType.ANY
+    some: Iterable[Resource | None] = resources or [None]
+    users: Iterable[str | None] = principals or [None]
+    names: Iterable[str | None] = operations or [None]
+    for resource, user, name in product(some, users, names):
+        yield AclFilter(
+            resource_type=ResourceType.ANY if resource is None else resource.type,
+            resource_name=None if resource is None else resource.name,
+            pattern_type=pattern if resource is not None else PatternType.ANY,
+            principal=None if user is None else _principal(user),
+            operation=Operation.ANY if name is None else _operation(name),
+        )
+
+
+# Requests
+
+
+def _create(cluster: Cluster, entries: Sequence[AclEntry]) -> None:
+    creations = [
+        {
+            "resource_type": entry.resource_type,
+            "resource_name": entry.resource_name,
+            "resource_pattern_type": entry.pattern_type,
+            **_who(entry),
+        }
+        for entry in entries
+    ]
+    answer = _ask(cluster, "create_acls", {"creations": creations})
+    _check(zip(entries, answer.results, strict=True), "adding")
+
+
+def _find(cluster: Cluster, filters: Iterable[AclFilter]) -> list[AclEntry]:
+    found: dict[AclEntry, None] = {}
+    for wanted in filters:
+        answer = _ask(cluster, "describe_acls", _filter_fields(wanted))
+        if answer.error_code is not ErrorCode.NONE:
+            raise _failure("listing", answer.error_code, answer.error_message)
+        found |= {
+            AclEntry(
+                *(resource.resource_type, resource.resource_name, resource.pattern_type),
+                *(acl.principal, acl.host, acl.operation, acl.permission_type),
+            ): None
+            for resource in answer.resources
+            for acl in resource.acls
+        }
+    return sorted(found, key=lambda it: (it.principal, it.resource_type, it.resource_name, it))
+
+
+def _delete(cluster: Cluster, entries: Sequence[AclEntry]) -> None:
+    if entries:
+        filters = [_filter_fields(AclFilter(*entry)) for entry in entries]
+        answer = _ask(cluster, "delete_acls", {"filters": filters})
+        _check(zip(entries, answer.filter_results, strict=True), "removing")
+
+
+def _ask(cluster: Cluster, api: str, fields: Mapping[str, Any]) -> Any:
+    protocol = cluster.protocol
+    return protocol.ask_broker(protocol.broker_ids()[0], api, fields)
+
+
+def _who(entry: AclEntry) -> dict[str, Any]:
+    return {
+        "principal": entry.principal,
+        "host": entry.host,
+        "operation": entry.operation,
+        "permission_type": entry.permission,
+    }
+
+
+def _filter_fields(wanted: AclFilter) -> dict[str, Any]:
+    return {
+        "resource_type_filter": wanted.resource_type,
+        "resource_name_filter": wanted.resource_name,
+        "pattern_type_filter": wanted.pattern_type,
+        "principal_filter": wanted.principal,
+        "host_filter": wanted.host,
+        "operation": wanted.operation,
+        "permission_type": wanted.permission,
+    }
+
+
+def _check(results: Iterable[tuple[AclEntry, Any]], what: str) -> None:
+    for _, result in results:
+        if result.error_code is not ErrorCode.NONE:
+            raise _failure(what, result.error_code, result.error_message)
+
+
+def _failure(what: str, code: ErrorCode, message: str | None) -> CommandFailed:
+    if code is ErrorCode.SECURITY_DISABLED:
+        return CommandFailed(
+            "the brokers have no authorizer, so everyone may do everything; set "
+            "authorizer.class.name and super.users on them"
+        )
+    return CommandFailed(f"{what} access control entries failed: {message or code.description}")
+
+
+# Output
+
+
+def _shown(number: ResourceType | Operation | PatternType | Permission) -> str:
+    return number.name.lower().replace("_", "-")
+
+
+def _row(entry: AclEntry) -> dict[str, str]:
+    return {
+        "principal": entry.principal,
+        "permission": _name(Permission, entry.permission),
+        "operation": _name(Operation, entry.operation),
+        "type": _name(ResourceType, entry.resource_type),
+        "name": entry.resource_name,
+        "pattern": _name(PatternType, entry.pattern_type),
+        "host": entry.host,
+    }
+
+
+def _name(numbers: Any, number: int) -> str:
+    """A later Kafka may have more of them."""
+    return _shown(numbers(number)) if number in numbers._value2member_map_ else str(number)
+
+
+def _print(entries: Sequence[AclEntry]) -> None:
+    print_rows([_row(entry) for entry in entries], _COLUMNS, empty="no access control entries")
+    if any(entry.permission == Permission.DENY for entry in entries):
+        note("an entry that denies wins over all that allow")
