@@ -48,6 +48,7 @@ DEFAULT = (
 )
 EXTRA = (
     "slow_clients",
+    "authentication",
     "cluster",
     "cold_reads",
     "soak",

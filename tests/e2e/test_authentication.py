@@ -29,6 +29,7 @@ from tests.peers.secured import (
     OAUTH_VALIDATOR,
     PLAIN_MODULE,
     SCRAM_MODULE,
+    ConnectionEnded,
     SaslRefused,
     SecuredWire,
     TokenIssuer,
@@ -232,6 +233,34 @@ def test_deleted_user_is_cut_at_the_next_authentication(secured: Secured) -> Non
             else:
                 with pytest.raises(SaslRefused):
                     wire.authenticate(final)
+
+
+def sign_in_with_token(wire: SecuredWire, token: str) -> float:
+    """Returns for how many seconds the session lasts."""
+    wire.handshake("OAUTHBEARER")
+    answer = wire.authenticate(make_login("OAUTHBEARER", token=token).begin())
+    assert answer.auth_bytes == b""
+    return float(answer.session_lifetime.total_seconds())
+
+
+def test_session_ends_with_its_token_unless_there_is_a_new_one(secured: Secured) -> None:
+    with SecuredWire(secured.address) as renewed, SecuredWire(secured.address) as forgotten:
+        for wire in (renewed, forgotten):
+            assert 0 < sign_in_with_token(wire, secured.issuer.token("t", seconds=3)) <= 3
+        time.sleep(1.2)  # longer than the least time between two authentications
+        assert sign_in_with_token(renewed, secured.issuer.token("t", seconds=3600)) > 3500
+        time.sleep(2.5)  # the first tokens have expired
+        assert renewed.call("metadata", 12, topics=[]).cluster_id
+        with pytest.raises(ConnectionEnded):
+            forgotten.call("metadata", 12, topics=[])
+
+
+def test_token_of_another_user_does_not_renew_a_session(secured: Secured) -> None:
+    with SecuredWire(secured.address) as wire:
+        sign_in_with_token(wire, secured.issuer.token("t"))
+        time.sleep(1.2)  # longer than the least time between two authentications
+        with pytest.raises(SaslRefused, match="Cannot change principals"):
+            sign_in_with_token(wire, secured.issuer.token("another"))
 
 
 def test_acknowledged_changes_outlive_kill_9(secured: Secured) -> None:

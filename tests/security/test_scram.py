@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hmac
 import string
 
 import pytest
@@ -217,3 +218,25 @@ def test_any_other_bytes_fail_cleanly(tokens: list[bytes]) -> None:
 def test_repr_shows_no_keys() -> None:
     credential = ScramCredential.of_password(SCRAM_SHA_256, "wonderland")
     assert repr(credential) == "ScramCredential(iterations=4096)"
+
+
+def test_unknown_user_costs_as_much_as_a_wrong_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the time to the answer would tell who exists."""
+    real, counted = hmac.digest, []
+
+    def digest(key: bytes, message: bytes, name: str) -> bytes:
+        counted.append(name)
+        return real(key, message, name)
+
+    monkeypatch.setattr(hmac, "digest", digest)
+    work = []
+    for user in ("alice", "nobody"):
+        exchange = begin()
+        client = ScramClient(user, "wrong", "SCRAM-SHA-256")
+        counted.clear()
+        client.process_server_first_message(exchange.respond(client.first_message()))
+        with pytest.raises(AuthenticationFailed):
+            exchange.respond(client.final_message())
+        work.append(list(counted))
+    assert work[0] == work[1]
+    assert len(work[0]) >= 3
