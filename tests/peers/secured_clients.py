@@ -20,7 +20,11 @@ from millstream.client.security import Security
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.secured import ADMIN, Secured, password_of
 
-KINDS = [pytest.param("apache-kafka", marks=pytest.mark.java)]
+# A JVM for one module is too slow for every run of the tests.
+KINDS = [
+    "millstream",
+    pytest.param("apache-kafka", marks=[pytest.mark.java, pytest.mark.slow]),
+]
 
 
 class Right(NamedTuple):
@@ -80,5 +84,6 @@ def allow(secured: Secured, user: str, rights: Iterable[str]) -> None:
                 AclPermissionType.ALLOW,
             )
         )
-    for future in admin_of(secured).create_acls(bindings).values():
+    admin = admin_of(secured)
+    for future in admin.create_acls(bindings).values():
         future.result(PATIENCE_SECONDS)

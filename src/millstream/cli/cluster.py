@@ -202,6 +202,12 @@ def accepts_connections(address: str) -> bool:
         return False
 
 
+def is_refused(error: KafkaException) -> bool:
+    """Whether the user lacks a right to a topic or group."""
+    codes = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED)
+    return error.args[0].code() in codes
+
+
 def suggestion(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'orders'?` when something known is close to `name`, else nothing."""
     close = get_close_matches(name, known, n=1)

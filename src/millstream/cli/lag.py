@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 
-from millstream.cli.cluster import REQUEST_TIMEOUT_S, Cluster, Partition
+from millstream.cli.cluster import REQUEST_TIMEOUT_S, Cluster, Partition, is_refused
 from millstream.cli.moments import show_span
 
 READ_TIMEOUT_S = 5.0
@@ -105,8 +105,13 @@ def group_lag(cluster: Cluster, group: str, members: dict[Partition, str]) -> li
 
 
 def topic_retention_ms(cluster: Cluster, topic: str) -> int:
-    """`retention.ms` where the topic deletes by age, else -1."""
-    settings = cluster.settings_of(topic)
+    """`retention.ms` where the topic deletes by age and the user may know, else -1."""
+    try:
+        settings = cluster.settings_of(topic)
+    except KafkaException as error:
+        if is_refused(error):
+            return -1
+        raise
     if "delete" not in settings["cleanup.policy"].value:
         return -1
     return int(settings["retention.ms"].value)

@@ -16,10 +16,10 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from confluent_kafka import Message, TopicPartition
+from confluent_kafka import KafkaException, Message, TopicPartition
 from confluent_kafka.admin import ConfigResource
 
-from millstream.cli.cluster import REQUEST_TIMEOUT_S, Cluster, Partition
+from millstream.cli.cluster import REQUEST_TIMEOUT_S, Cluster, Partition, is_refused
 from millstream.cli.consume import read_to
 from millstream.cli.failures import usage_error
 from millstream.cli.moments import parse_moment_ms
@@ -188,7 +188,14 @@ def dead_letter_topics(cluster: Cluster, prefix: str = NAME_PREFIX) -> list[str]
     if not resources:
         return []
     futures = cluster.admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
-    settings: dict[str, Any] = {it.name: future.result() for it, future in futures.items()}
+    settings: dict[str, Any] = {}
+    for it, future in futures.items():
+        try:
+            settings[it.name] = future.result()
+        except KafkaException as error:
+            if not is_refused(error):
+                raise
+            settings[it.name] = {}  # only its name tells
     return sorted(
         name
         for name in names

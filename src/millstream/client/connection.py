@@ -55,6 +55,10 @@ _TLS_MISTAKES = {
 
 
 _LISTENER_HINT = "a listener that expects TLS does so (security.protocol), and a broker that stops"
+_CERTIFICATE_HINT = (
+    "a listener that wants a certificate of its clients does so (ssl.certificate.location), and a "
+    "broker that stops"
+)
 _NO_TLS_HINT = "a listener without TLS does so (security.protocol), and a broker that stops"
 
 
@@ -239,7 +243,8 @@ class Connection:
         try:
             answer = self.call("api_versions", software, version=API_VERSIONS_VERSION)
         except ConnectionLost as lost:
-            raise ConnectionLost(f"{lost} at the first request; {_LISTENER_HINT}") from None
+            hint = _CERTIFICATE_HINT if self._security.uses_tls else _LISTENER_HINT
+            raise ConnectionLost(f"{lost} at the first request; {hint}") from None
         if answer.error_code is not ErrorCode.NONE:
             raise ApiError(answer.error_code, "the broker does not support ApiVersions")
         self.features: dict[str, int] = {
