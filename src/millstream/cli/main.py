@@ -75,6 +75,7 @@ COMMANDS = {
     "rollback": CommandGroup("Move the readers of a pipeline back to the version before.", USE),
     "user": CommandGroup("Create, list and delete users that log in with SCRAM.", USE),
     "acl": CommandGroup("List and change access control entries: who may do what.", USE),
+    "quota": CommandGroup("Set, list and remove quotas of users, client ids and addresses.", USE),
     "transaction": CommandGroup("Show transactions, and abort hanging ones.", USE),
     "check": CommandGroup(
         "Check whether a cluster loses, duplicates, reorders or tears records.", USE

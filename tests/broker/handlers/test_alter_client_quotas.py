@@ -1,4 +1,4 @@
-"""AlterClientQuotas over the wire."""
+"""AlterClientQuotas over the wire. Errors: `tests/conformance/test_quotas.py`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from millstream.errors import ErrorCode
 from tests.broker.handlers.administering import converse
 from tests.broker.quota_calls import ALTER_QUOTAS, alter
 from tests.broker.serving import WireClient
+from tests.peers.servers import start_millstream
+from tests.peers.wire import Wire
 
 ALICE = frozenset({(USER, "alice")})
 
@@ -82,3 +84,27 @@ def test_validation_alone_changes_nothing(tmp_path: Path) -> None:
         assert not server.metadata.image.quotas
 
     converse(tmp_path, conversation)
+
+
+def test_acknowledged_change_outlives_kill_9(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    server = start_millstream(data)
+    entity = [{"entity_type": CLIENT_ID, "entity_name": "wire"}]
+    with Wire(server.bootstrap) as wire:
+        for key, value, gone in (
+            ("producer_byte_rate", 5.0, False),
+            ("request_percentage", 1e9, False),
+            ("producer_byte_rate", 0.0, True),
+        ):
+            operation = {"key": key, "value": value, "remove": gone}
+            entries = [{"entity": entity, "ops": [operation]}]
+            answer = wire.call("alter_client_quotas", 1, entries=entries)
+            assert answer.entries[0].error_code == ErrorCode.NONE
+        server.kill()
+    server = start_millstream(data)
+    try:
+        with Wire(server.bootstrap) as wire:
+            (entry,) = wire.call("describe_client_quotas", 1, components=[]).entries
+            assert [(it.key, it.value) for it in entry.values] == [("request_percentage", 1e9)]
+    finally:
+        server.stop()
