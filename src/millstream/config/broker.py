@@ -220,6 +220,18 @@ class BrokerConfig(
 
     def listener_settings(self, listener: str, mechanism: str | None = None) -> SecuritySettings:
         """TLS and authentication of a listener, or of one SASL mechanism there."""
+        key = listener, mechanism
+        found = self._listener_settings.get(key)
+        if found is None:
+            found = self._listener_settings[key] = self._find_listener_settings(*key)
+        return found
+
+    @cached_property
+    def _listener_settings(self) -> dict[tuple[str, str | None], SecuritySettings]:
+        """What was asked for: each login needs it."""
+        return {}
+
+    def _find_listener_settings(self, listener: str, mechanism: str | None) -> SecuritySettings:
         prefix = f"{LISTENER_PREFIX}{listener.lower()}."
         prefixes = [prefix] if mechanism is None else [f"{prefix}{mechanism.lower()}.", prefix]
         values: dict[str, Any] = {}

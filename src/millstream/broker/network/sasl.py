@@ -21,9 +21,15 @@ from millstream.broker.network.connection import Connection, ConnectionOwner, Id
 from millstream.broker.network.routing import Route
 from millstream.broker.security.authentication import Authenticator, State
 from millstream.errors import ErrorCode, ProtocolError
-from millstream.protocol import messages
 from millstream.protocol.apis import APIS
 from millstream.protocol.headers import API_VERSIONS_KEY, body_start, parse_fixed
+from millstream.protocol.sasl import (
+    AUTHENTICATE_KEY,
+    HANDSHAKE_KEY,
+    decode_authenticate,
+    decode_handshake,
+    encode,
+)
 from millstream.security.attempts import TooManyFailures
 from millstream.security.exchange import AuthenticationFailed
 
@@ -31,9 +37,6 @@ if TYPE_CHECKING:
     from millstream.config.broker import BrokerConfig
 
 logger = logging.getLogger("millstream.security")
-
-SASL_HANDSHAKE_KEY = 17
-SASL_AUTHENTICATE_KEY = 36
 
 _LENGTH = Struct(">i")
 
@@ -101,7 +104,7 @@ class SaslConnection(Connection):
         sasl = self._sasl
         if sasl.state is State.AUTHENTICATED:
             key = frame[0] << 8 | frame[1] if len(frame) >= 2 else -1
-            if key == SASL_HANDSHAKE_KEY and sasl.may_begin_again(self._now_ms()):
+            if key == HANDSHAKE_KEY and sasl.may_begin_again(self._now_ms()):
                 self._handle_sasl(frame)
             elif sasl.ends_at_ms is not None and sasl.has_expired(self._now_ms()):
                 self.abort("the session has ended and the client has not authenticated again")
@@ -117,17 +120,16 @@ class SaslConnection(Connection):
         if api_key == API_VERSIONS_KEY and not self._sasl.is_again:
             self._handle_api_versions(frame, version)
             return
-        if api_key not in (SASL_HANDSHAKE_KEY, SASL_AUTHENTICATE_KEY):
+        if api_key not in (HANDSHAKE_KEY, AUTHENTICATE_KEY):
             raise ProtocolError(f"API {api_key} came before the client was authenticated")
         key = (api_key, version, frame[8:client_end].tobytes())
         route = self._routes.get(key) or self._new_route(key, frame, correlation_id, client_end)
         assert route is not None  # only ApiVersions is answered in other versions
         body = frame[body_start(frame, client_end, flexible=route.flexible_request) :]
-        request = route.decode(bytes(body))
-        if api_key == SASL_HANDSHAKE_KEY:
-            self._handshake(route, correlation_id, request.mechanism, version)
+        if api_key == HANDSHAKE_KEY:
+            self._handshake(route, correlation_id, decode_handshake(body), version)
         else:
-            self._authenticate(route, correlation_id, bytes(request.auth_bytes))
+            self._authenticate(route, correlation_id, decode_authenticate(version, body))
 
     def _handle_api_versions(self, frame: memoryview, version: int) -> None:
         api = APIS[API_VERSIONS_KEY]
@@ -221,7 +223,7 @@ class SaslConnection(Connection):
         return answer, lifetime_ms
 
     def _reply(self, route: Route, correlation_id: int, fields: dict[str, Any]) -> None:
-        body = messages.encode_response(route.api.name, route.context.api_version, fields)
+        body = encode(route.api.key, route.context.api_version, fields)
         self._answer(correlation_id, route.flexible_response, body)
 
     # Waiting
