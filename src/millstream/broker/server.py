@@ -44,6 +44,7 @@ from millstream.broker.replicas.fetch_sessions import FetchSessionCache
 from millstream.broker.replicas.flushing import Flusher
 from millstream.broker.replicas.produce_templates import ProduceTemplates
 from millstream.broker.replicas.table import PartitionTable
+from millstream.broker.replication.log_moves import LogMoves
 from millstream.broker.replication.replicas import Replication
 from millstream.broker.services import Load, Services, Throttling
 from millstream.broker.tasks import Tasks
@@ -191,6 +192,7 @@ class BrokerServer:
         self.strays = Strays(self.metadata, self.configs, self.directories, self.clock)
         self.strays.start()
         self._undo.push_async_callback(self._reconciler.stop)
+        self._undo.push_async_callback(self.log_moves.stop)
         self._undo.push_async_callback(self.replication.stop)
         await self._register(endpoints)
         self.coordinators.start()
@@ -203,6 +205,7 @@ class BrokerServer:
         for listener in self._listeners:
             listener.start()
         self.is_serving = True
+        await self.log_moves.start()
         if self.metadata.has_controller:
             self._undo.push_async_callback(self._hand_over)
 
@@ -282,6 +285,16 @@ class BrokerServer:
             self.replication,
         )
         self.replication.retake_role = self._reconciler.retake_role
+        self.log_moves = LogMoves(
+            directories=self.directories,
+            partitions=self.partitions,
+            configs=self.configs,
+            tasks=self.tasks,
+            clock=self.clock,
+            unfollow=self.replication.unfollow,
+            retake_role=self._reconciler.retake_role,
+            on_directory_failed=self.directory_failed,
+        )
         self.producer_ids = ProducerIds(self.actions)
         self.coordinators = Coordinators(
             metadata=self.metadata,
@@ -359,6 +372,7 @@ class BrokerServer:
             throttles=self.replication.throttles,
             throttling=Throttling(),
             directories=self.directories,
+            log_moves=self.log_moves,
             fetch_sessions=FetchSessionCache(self.config.max_incremental_fetch_session_cache_slots),
             produce_templates=produce_templates,
             backlog=self.backlog,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from millstream.broker.replicas.fetch_sessions import FetchSessionCache
     from millstream.broker.replicas.produce_templates import ProduceTemplates
     from millstream.broker.replicas.table import PartitionTable
+    from millstream.broker.replication.log_moves import LogMoves
     from millstream.broker.replication.throttles import Throttles
     from millstream.broker.security.audit import Audit
     from millstream.broker.security.authorizer import Authorizer, Rights
@@ -83,6 +84,7 @@ class Services:
     throttles: Throttles  # of replication
     throttling: Throttling  # of clients
     directories: LogDirectories
+    log_moves: LogMoves
     fetch_sessions: FetchSessionCache
     produce_templates: ProduceTemplates
     backlog: BacklogPolicies

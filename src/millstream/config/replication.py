@@ -55,11 +55,18 @@ class ReplicationSettings:
     replica_fetch_backoff_ms: int = integer(
         1_000, low=0, doc="The pause of a follower after an error."
     )
+    replica_alter_log_dirs_io_max_bytes_per_second: int = long(
+        LONG_MAX,
+        low=1,
+        mode=Mode.CLUSTER_WIDE,
+        ours=True,  # Kafka's, but not in its list: it can be set at run time only
+        doc="Bytes per second that are copied when replicas move to another log directory.",
+    )
     leader_replication_throttled_rate: int = long(
         LONG_MAX,
         low=0,
         mode=Mode.CLUSTER_WIDE,
-        ours=True,  # Kafka's, but not in its list: it can be set at run time only
+        ours=True,  # likewise
         doc="Bytes per second that this broker sends to followers that are not in sync, of the "
         "replicas in the topics' leader.replication.throttled.replicas.",
     )

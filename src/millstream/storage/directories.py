@@ -33,6 +33,7 @@ from millstream.storage.filesystem import FileSystem, OsFileSystem, SyncBatch
 from millstream.storage.flush import GroupFlush
 from millstream.storage.handles import FileHandles
 from millstream.storage.log import Log
+from millstream.storage.moved import MovedLogs, UnfinishedMove, read_origins
 from millstream.storage.recovery import StartingPoint, load_log
 from millstream.storage.replay import replay_journal
 from millstream.storage.steps import Steps, run_here
@@ -59,6 +60,11 @@ class LogDirectories:
         # Of a name that another directory has too, with another topic id: a topic was deleted
         # while this directory was offline, and created again. See `serve_topics`.
         self.namesakes: list[Log] = []
+        # Moves that were under way at the last stop, and where new logs are to be created.
+        self.unfinished_moves: list[UnfinishedMove] = []
+        self.preferred: dict[TopicPartition, LogDirectory] = {}
+        self._moved = MovedLogs()
+        self._superseded: list[Log] = []  # logs that were moved, in their old places
         self.cluster_id = ""
         self.node_id = 0
         # Whether every directory that held logs was stopped cleanly. If not, leader epochs must be
@@ -100,6 +106,7 @@ class LogDirectories:
                 raise DirectoryFailed(
                     f"no log directory can be used: {self.directories[0].failure}"
                 )
+            self._finish_moves()
         except BaseException:
             self._unlock()
             raise
@@ -181,6 +188,12 @@ class LogDirectories:
             high_watermarks = self._read_offsets(directory, names.HIGH_WATERMARKS)
             first_dirty_offsets = self._read_offsets(directory, names.CLEANER_OFFSETS)
             found = self._find_logs(directory)
+            origins = read_origins(directory, found)
+            for key, origin in origins.items():
+                if key not in recovery_points:
+                    recovery_points[key] = origin.recovery_point
+                    start_offsets[key] = origin.log_start_offset
+                    high_watermarks[key] = origin.high_watermark
             self.high_watermarks.update(
                 {key: high_watermarks[key] for key in found if key in high_watermarks}
             )
@@ -220,7 +233,18 @@ class LogDirectories:
         if directory.failure is None:
             for log in attempts:
                 if log is not None:
+                    if (log.topic, log.partition) in origins:
+                        self._moved.add(log, origins[log.topic, log.partition])
                     self._add(log)
+
+    def _finish_moves(self) -> None:
+        """Delete what is left of moved logs in their old places. Blocks."""
+        if self._moved:
+            for deletion in self.prepare_deletions(self._superseded):
+                run_here(deletion.steps())
+            self._superseded.clear()
+            self.checkpoint()
+            self._moved.forget(self.live_directories)
 
     def _sync_logs(self, directory: LogDirectory, found: list[TopicPartition]) -> bool:
         """After a kill, some bytes of the last process are only in the page cache."""
@@ -234,12 +258,17 @@ class LogDirectories:
     def _add(self, log: Log) -> None:
         other = self.logs.setdefault((log.topic, log.partition), log)
         if other is not log:
-            if None in (log.topic_id, other.topic_id) or log.topic_id == other.topic_id:
+            if self._moved.are_copies(log, other):
+                self.logs[log.topic, log.partition], old = self._moved.choose(log, other)
+                self._superseded.append(old)
+                self.namesakes.append(old)
+            elif None in (log.topic_id, other.topic_id) or log.topic_id == other.topic_id:
                 raise StorageError(
                     f"{log.topic}-{log.partition} is in both {other.directory.path} and "
                     f"{log.directory.path}; delete the one in the directory that failed last"
                 )
-            self.namesakes.append(log)
+            else:
+                self.namesakes.append(log)
         log.directory.log_count += 1
 
     def _load_log(
@@ -283,9 +312,20 @@ class LogDirectories:
                 found.append(topic_partition)
             elif name.endswith(names.DELETE_DIRECTORY_SUFFIX):
                 directory.add_garbage(path)
+            elif name.endswith(names.FUTURE_DIRECTORY_SUFFIX):
+                self._find_move(directory, name)
             else:
                 logger.warning("ignoring %s: not a log", path)
         return found
+
+    def _find_move(self, directory: LogDirectory, name: str) -> None:
+        """A move that has not ended is to begin again."""
+        key, path = names.parse_future_directory(name), f"{directory.path}/{name}"
+        if key is None:
+            logger.warning("deleting %s: it is not known which log was moved here", path)
+            directory.add_garbage(path)
+        else:
+            self.unfinished_moves.append(UnfinishedMove(key, directory, path))
 
     # Creating and deleting
 
@@ -311,7 +351,11 @@ class LogDirectories:
         live = self.live_directories
         if not live:
             raise DirectoryFailed("all log directories have failed; restart the broker")
-        directory = live[0] if len(live) == 1 else min(live, key=lambda it: it.log_count)
+        preferred = self.preferred.pop((new.topic, new.partition), None) if self.preferred else None
+        if preferred is not None and preferred.failure is None:
+            directory = preferred
+        else:
+            directory = live[0] if len(live) == 1 else min(live, key=lambda it: it.log_count)
         if not self.is_free(new.topic, new.partition):
             path = directory.log_path(new.topic, new.partition)
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot create {path}: {NAME_IS_TAKEN}")
@@ -364,6 +408,25 @@ class LogDirectories:
             Deletion.prepare(directory, logs, self._deletions, keeps_files=keeps_files)
             for directory, logs in by_directory.items()
         ]
+
+    def replace(self, log: Log, moved: Log) -> Deletion | None:
+        """A log was opened again, in another directory or in its own. Run the steps of the deletion
+        of the old files, if there is one."""
+        self.logs[log.topic, log.partition] = moved
+        if moved.directory is log.directory:
+            log.close()
+            return None
+        moved.directory.log_count += 1
+        log.directory.log_count -= 1
+        return Deletion.prepare(log.directory, [log], self._deletions)
+
+    def discard(self, log: Log) -> Deletion:
+        """Delete a log that is not served. Run the steps of the deletion."""
+        return Deletion.prepare(log.directory, [log], self._deletions)
+
+    def find_directory(self, path: str) -> LogDirectory | None:
+        absolute = str(Path(path).absolute())
+        return next((it for it in self.directories if it.path == absolute), None)
 
     def delete(self, topic: str, partition: int) -> None:
         """All three steps at once. Blocks."""

@@ -59,10 +59,11 @@ class LogLifetime(LogCore):
             self.is_deleted = True
         self.refuse_small_appends()
 
-    def wait_until_unused(self) -> None:
-        """Return when no thread works in the directory of a deleted log any more. Blocks."""
+    def wait_until_unused(self, *, but_for: int = 0) -> None:
+        """Return when no thread works in the directory of a deleted log any more; `but_for` that
+        many. Blocks."""
         with self.directory.holds:
-            self.directory.holds.wait_for(lambda: not self._holders)
+            self.directory.holds.wait_for(lambda: self._holders <= but_for)
 
     def storage_error(self, action: str, error: OSError) -> ApiError:
         """What to raise when the disk refused; unless it is full, the directory has failed."""

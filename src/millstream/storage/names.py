@@ -1,4 +1,4 @@
-"""File names in a log directory: Kafka's, and three of our own.
+"""File names in a log directory: Kafka's, and a few of our own.
 
     <log directory>/
         meta.properties  .lock  .kafka_cleanshutdown
@@ -10,7 +10,9 @@
             <base offset, 20 digits>.log .index .timeindex .txnindex
             <offset, 20 digits>.snapshot
             <offset, 20 digits>.versions               ours
+            moved.json                                 ours: it was moved here from elsewhere
         <topic>-<partition>.<32 hex digits>-delete/        being deleted
+        <topic>-<partition>.<32 hex digits>-future/        being moved here
 
 See docs/formats/data-directory.md.
 """
@@ -49,13 +51,16 @@ RESCALING = f"{CLUSTER_DIRECTORY}/rescaling.json"
 
 PARTITION_METADATA = "partition.metadata"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
+MOVED = "moved.json"
 
 DELETE_DIRECTORY_SUFFIX = "-delete"
+FUTURE_DIRECTORY_SUFFIX = "-future"
 STRAY_DIRECTORY_SUFFIX = "-stray"
 
 NAME_CHARACTERS_MAX = 255  # of a file or directory, as file systems go
 
 _PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
+_FUTURE_DIRECTORY = re.compile(r"(.+)\.[0-9a-f]{32}" + FUTURE_DIRECTORY_SUFFIX)
 _OFFSET_FILE = re.compile(r"(\d{20})(\.[a-z]+)")
 
 
@@ -83,13 +88,24 @@ def stray_directory(topic: str, partition: int, unique: str) -> str:
     return _renamed_directory(topic, partition, f".{unique}{STRAY_DIRECTORY_SUFFIX}")
 
 
+def future_directory(topic: str, partition: int, unique: str) -> str:
+    """Where a log is copied to that is moved from another directory. Kafka does the same."""
+    return _renamed_directory(topic, partition, f".{unique}{FUTURE_DIRECTORY_SUFFIX}")
+
+
+def parse_future_directory(name: str) -> tuple[str, int] | None:
+    """(topic, partition) of such a copy; None if its name was cut, and for any other directory."""
+    match = _FUTURE_DIRECTORY.fullmatch(name)
+    return parse_partition_directory(match[1]) if match else None
+
+
 def _renamed_directory(topic: str, partition: int, suffix: str) -> str:
     return partition_directory(topic, partition)[: NAME_CHARACTERS_MAX - len(suffix)] + suffix
 
 
 def parse_partition_directory(name: str) -> tuple[str, int] | None:
     """(topic, partition) of a live log's directory; None for any other directory."""
-    if name.endswith((DELETE_DIRECTORY_SUFFIX, "-future", STRAY_DIRECTORY_SUFFIX)):
+    if name.endswith((DELETE_DIRECTORY_SUFFIX, FUTURE_DIRECTORY_SUFFIX, STRAY_DIRECTORY_SUFFIX)):
         return None
     match = _PARTITION_DIRECTORY.fullmatch(name)
     return (match[1], int(match[2])) if match else None

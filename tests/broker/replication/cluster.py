@@ -90,8 +90,9 @@ class MemoryHome:
 class Cluster:
     """See the module."""
 
-    def __init__(self, directory: Path, **settings: object) -> None:
+    def __init__(self, directory: Path, *, disks: int = 1, **settings: object) -> None:
         self._directory = directory
+        self._disks = disks  # of each broker
         self._settings = {name.replace("_", "."): value for name, value in settings.items()}
         self.image = ClusterImage()
         self.image = self.image.apply(missing_features(self.image.features), 0)
@@ -103,9 +104,9 @@ class Cluster:
     @classmethod
     @contextlib.asynccontextmanager
     async def of(
-        cls, directory: Path, count: int = 3, **settings: object
+        cls, directory: Path, count: int = 3, *, disks: int = 1, **settings: object
     ) -> AsyncIterator[Cluster]:
-        cluster = cls(directory, **settings)
+        cluster = cls(directory, disks=disks, **settings)
         try:
             for node_id in range(1, count + 1):
                 await cluster.start(node_id)
@@ -132,7 +133,9 @@ class Cluster:
     async def start(self, node_id: int, **settings: object) -> BrokerServer:
         values = SETTINGS | self._settings
         values |= {name.replace("_", "."): value for name, value in settings.items()}
-        values |= {"node.id": node_id, "log.dirs": str(self._directory / str(node_id))}
+        names = [f"{node_id}" if disk == 0 else f"{node_id}.{disk}" for disk in range(self._disks)]
+        paths = ",".join(str(self._directory / name) for name in names)
+        values |= {"node.id": node_id, "log.dirs": paths}
 
         async def open_metadata(
             directories: LogDirectories, config: BrokerConfig, clock: Clock

@@ -5,7 +5,8 @@
 * v4: size and free room of the directory's volume (KIP-827)
 * v5: cordoned directories, of which there are none
 
-As in Kafka, only a replica on its way to another directory has a lag here, and there is none.
+As in Kafka, only a replica on its way to another directory has a lag here: about the number of
+records that are not copied yet.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
     from millstream.storage.directory import LogDirectory
     from millstream.storage.log import Log
+    from millstream.storage.moving import LogMove
 
 
 def describe_log_dirs(context: RequestContext, request: DescribeLogDirsRequest) -> Fields:
@@ -37,16 +39,22 @@ def describe_log_dirs(context: RequestContext, request: DescribeLogDirsRequest) 
     for key, log in context.services.directories.logs.items():
         if key[0] != METADATA_TOPIC and (wanted is None or key in wanted):
             logs.setdefault(log.directory, []).append(log)
+    moves: dict[LogDirectory, list[LogMove]] = {}
+    for move in context.services.log_moves.under_way:
+        if wanted is None or (move.log.topic, move.log.partition) in wanted:
+            moves.setdefault(move.target, []).append(move)
     return {
         "error_code": ErrorCode.NONE,
         "results": [
-            _describe(directory, logs.get(directory, ()))
+            _describe(directory, logs.get(directory, ()), moves.get(directory, ()))
             for directory in context.services.directories.directories
         ],
     }
 
 
-def _describe(directory: LogDirectory, logs: Collection[Log]) -> dict[str, Any]:
+def _describe(
+    directory: LogDirectory, logs: Collection[Log], moves: Collection[LogMove]
+) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "error_code": ErrorCode.NONE,
         "log_dir": directory.path,
@@ -68,6 +76,15 @@ def _describe(directory: LogDirectory, logs: Collection[Log]) -> dict[str, Any]:
                 "partition_size": log.size_bytes,
                 "offset_lag": 0,
                 "is_future_key": False,
+            }
+        )
+    for move in moves:
+        topics.setdefault(move.log.topic, []).append(
+            {
+                "partition_index": move.log.partition,
+                "partition_size": move.copied_bytes,
+                "offset_lag": move.missing_records,
+                "is_future_key": True,
             }
         )
     return answer | {

@@ -260,6 +260,10 @@ class Leadership(LeadershipCore):
         self.epoch_start_offset = self._log.log_end_offset
         self._follower_ends.clear()
 
+    def replace_log(self, log: LedLog) -> None:
+        """The same records, in another place."""
+        self._log = log
+
     def follow(self, epoch: int, high_watermark: int) -> None:
         """This replica follows another leader, whose high watermark is at least this one. It moves
         back only if this log has been truncated below it."""

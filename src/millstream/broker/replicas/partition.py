@@ -209,10 +209,16 @@ class Partition(PartitionCore):
             high_watermark=high_watermark,
         )
 
-    def stop(self, leader_epoch: int) -> None:
-        """The partition has no leader."""
+    def stop(self, leader_epoch: int, why: str = "it has no leader") -> None:
+        """The partition has no leader, or its log cannot be used for now."""
         if not self._has_failed:
-            self._resign(leader_epoch, "it has no leader")
+            self._resign(leader_epoch, why)
+
+    def replace_log(self, log: Log) -> None:
+        """The log was moved, while the partition was stopped."""
+        self.log = log
+        self.replica = Replica(log)
+        self.leadership.replace_log(log)
 
     def _resign(self, leader_epoch: int, why: str) -> None:
         error = ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic}-{self.index}: {why}")

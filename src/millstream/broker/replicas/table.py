@@ -134,11 +134,12 @@ class PartitionTable:
         return self._by_id.get((topic_id, index)) or self.unopened.open(topic_id, index)
 
     def is_online(self, topic: str, index: int) -> bool:
-        """Whether requests for the partition are served. Does not open it."""
+        """Whether requests for a partition that this broker leads are served, now or in a moment:
+        its log may be being truncated or moved. Does not open it."""
         partition = self._by_name.get((topic, index))
         if partition is None:
             return self.unopened.contains(topic, index)
-        return partition.offline_error is None
+        return partition.offline_error is None or not partition.is_led_here
 
     def high_watermarks(self) -> dict[tuple[str, int], int]:
         return {key: partition.high_watermark for key, partition in self._by_name.items()}
