@@ -19,6 +19,7 @@ from confluent_kafka.admin import (
 
 from millstream.cli.cluster import REQUEST_TIMEOUT_S, Cluster, wait_each
 from millstream.cli.failures import usage_error
+from millstream.cli.log_dirs import log_dirs
 from millstream.cli.options import (
     BOOTSTRAP_DEFAULT,
     BOOTSTRAP_VARIABLE,
@@ -300,5 +301,6 @@ def delete(
         console().print(f"deleted {topic}", markup=False)
 
 
+app.command(name="log-dirs")(log_dirs)
 app.command()(reassign)
 app.command()(elect)
