@@ -44,6 +44,7 @@ _NEEDED = {
     "write_txn_markers": {CLUSTER: "Alter"},
     "describe_log_dirs": {CLUSTER: "Describe"},
     "alter_partition_reassignments": {CLUSTER: "Alter"},
+    "alter_replica_log_dirs": {CLUSTER: "Alter"},
     "list_partition_reassignments": {CLUSTER: "Describe"},
     "elect_leaders": {CLUSTER: "Alter"},
 }
