@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.handlers._rights import may_cluster
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
+from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.alter_replica_log_dirs.v2.request import AlterReplicaLogDirsRequest
@@ -37,6 +39,8 @@ async def alter_replica_log_dirs(
 
 
 async def _move(context: RequestContext, topic: str, index: int, path: str) -> ErrorCode:
+    if not may_cluster(context, Operation.ALTER):
+        return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     try:
         await context.services.log_moves.move(topic, index, path)
     except ApiError as error:

@@ -123,6 +123,7 @@ NEEDS: Mapping[str, Needs] = {
     "describe_log_dirs": _DESCRIBE_CLUSTER,
     "create_partitions": (_topic(Operation.ALTER),),
     "delete_groups": (_group(Operation.DELETE),),
+    "alter_replica_log_dirs": _ALTER_CLUSTER,
     "elect_leaders": _ALTER_CLUSTER,
     "incremental_alter_configs": _configs(Operation.ALTER_CONFIGS),
     "alter_partition_reassignments": _ALTER_CLUSTER,
