@@ -266,35 +266,7 @@ class BrokerServer:
         self.peers = Peers(
             self.loop, self.metadata, self.id, self._static_config.inter_broker_listener
         )
-        self.replication = Replication(
-            metadata=self.metadata,
-            actions=self.actions,
-            configs=self.configs,
-            partitions=self.partitions,
-            peers=self.peers,
-            tasks=self.tasks,
-            clock=self.clock,
-            on_directory_failed=self.directory_failed,
-        )
-        self._reconciler = Reconciler(
-            self.metadata,
-            self.configs,
-            self.directories,
-            self.partitions,
-            self.tasks.run_blocking,
-            self.replication,
-        )
-        self.replication.retake_role = self._reconciler.retake_role
-        self.log_moves = LogMoves(
-            directories=self.directories,
-            partitions=self.partitions,
-            configs=self.configs,
-            tasks=self.tasks,
-            clock=self.clock,
-            unfollow=self.replication.unfollow,
-            retake_role=self._reconciler.retake_role,
-            on_directory_failed=self.directory_failed,
-        )
+        self._wire_replicas()
         self.producer_ids = ProducerIds(self.actions)
         self.coordinators = Coordinators(
             metadata=self.metadata,
@@ -332,6 +304,37 @@ class BrokerServer:
         )
         self.connections = Connections(self.services, limits, handlers.find)
         QuotaSwitch(self.services, self.connections.quotas_changed)
+
+    def _wire_replicas(self) -> None:
+        self.replication = Replication(
+            metadata=self.metadata,
+            actions=self.actions,
+            configs=self.configs,
+            partitions=self.partitions,
+            peers=self.peers,
+            tasks=self.tasks,
+            clock=self.clock,
+            on_directory_failed=self.directory_failed,
+        )
+        self._reconciler = Reconciler(
+            self.metadata,
+            self.configs,
+            self.directories,
+            self.partitions,
+            self.tasks.run_blocking,
+            self.replication,
+        )
+        self.replication.retake_role = self._reconciler.retake_role
+        self.log_moves = LogMoves(
+            directories=self.directories,
+            partitions=self.partitions,
+            configs=self.configs,
+            tasks=self.tasks,
+            clock=self.clock,
+            unfollow=self.replication.unfollow,
+            retake_role=self._reconciler.retake_role,
+            on_directory_failed=self.directory_failed,
+        )
 
     def _authorizer(self) -> Authorizer | None:
         """Imported only if it is needed: see docs/decisions/0008-start-up.md."""
