@@ -6,8 +6,9 @@
     ```console           `$ command` lines, run by bash, each followed by its output
     ```sh                commands that are not run here, only checked (pip install, make ...)
 
-Pages say 127.0.0.1:9092, as a reader has it; the tests put another address in its place. In
-expected output `...` stands for anything, on a line of its own for any lines, and runs of blanks
+Pages say 127.0.0.1:9092, as a reader has it; the tests put another address in its place, also in
+settings files that commands write. `$ export NAME=VALUE` is for the rest of the page. In expected
+output `...` stands for anything, on a line of its own for any lines, and runs of blanks
 are equal.
 `$ millstream serve &` starts a server that lives until the end of the page.
 """
@@ -24,6 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE_ADDRESS = "127.0.0.1:9092"
+SECOND_ADDRESS = "127.0.0.1:9093"  # of a broker with two listeners
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND_SECONDS_MAX = 400  # Spark takes its time to start
 
@@ -59,18 +61,28 @@ class PageRun:
 
     directory: Path
     address: str
+    second_address: str = SECOND_ADDRESS
+    variables: dict[str, str] = field(default_factory=dict)
     servers: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
     def environment(self) -> dict[str, str]:
         scripts = str(Path(sys.executable).parent)
-        return os.environ | {
+        found = os.environ | {
             "PATH": f"{scripts}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),  # the guide to Nexmark uses the examples
             "MILLSTREAM_BOOTSTRAP_SERVERS": self.address,
             "MILLSTREAM_LISTENERS": f"PLAINTEXT://{self.address}",
             "MILLSTREAM_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
         }
+        if any(self.directory.rglob("server.properties")):  # which has them
+            del found["MILLSTREAM_BOOTSTRAP_SERVERS"], found["MILLSTREAM_LISTENERS"]
+        return found | self.variables
+
+    def placed(self, text: str) -> str:
+        """With the addresses of this run."""
+        found = text.replace(PAGE_ADDRESS, self.address)
+        return found.replace(SECOND_ADDRESS, self.second_address)
 
     def run(self, block: Block) -> None:
         if block.language == "python":
@@ -79,25 +91,30 @@ class PageRun:
             for command, expected in commands_of(block):
                 self.run_command(command, expected)
         elif block.language in ("json", "toml") and block.title:
-            text = block.text.replace(PAGE_ADDRESS, self.address)
+            text = self.placed(block.text)
             (self.directory / block.title).write_text(text, encoding="utf-8")
 
     def run_python(self, block: Block) -> None:
         name = block.title or f"block_{block.line}.py"
         script = self.directory / name
-        script.write_text(block.text.replace(PAGE_ADDRESS, self.address), encoding="utf-8")
+        script.write_text(self.placed(block.text), encoding="utf-8")
         runner = (
             ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if name.startswith("test_") else []
         )
         self.check([sys.executable, *runner, str(script)], f"python block at line {block.line}")
 
     def run_command(self, command: str, expected: str) -> None:
-        command = command.replace(PAGE_ADDRESS, self.address)
-        expected = expected.replace(PAGE_ADDRESS, self.address)
+        command, expected = self.placed(command), self.placed(expected)
+        if command.startswith("export "):
+            name, _, value = command.removeprefix("export ").partition("=")
+            self.variables[name] = value
+            return
         if command.endswith("&"):
             output = self.start_server(command.removesuffix("&"))
         else:
             output = self.check(["bash", "-c", command], f"`{command}`")
+            for file in self.directory.rglob("*.properties"):
+                file.write_text(self.placed(file.read_text()))
         assert matches(expected, output), f"`{command}` should print\n{expected}but does\n{output}"
 
     def check(self, command: list[str], what: str) -> str:

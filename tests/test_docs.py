@@ -38,7 +38,7 @@ def page_run(page: Path, tmp_path: Path) -> Iterator[PageRun]:
     if not starts_its_own:
         settings = {"group.initial.rebalance.delay.ms": "0"}
         server = start_millstream(tmp_path / "millstream-data", settings, port=port)
-    run = PageRun(tmp_path, f"127.0.0.1:{port}")
+    run = PageRun(tmp_path, f"127.0.0.1:{port}", f"127.0.0.1:{free_port()}")
     yield run
     run.stop()
     if server is not None:

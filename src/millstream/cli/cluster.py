@@ -7,6 +7,7 @@ our own thin client. Works with any Kafka cluster; nothing here is specific to M
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -135,9 +136,9 @@ class Cluster:
         return Producer(self.client_settings(**settings))
 
     def consumer(self, **settings: Any) -> Consumer:
-        # A group id is required even of a consumer that joins no group and commits nothing.
+        kind = Consumer if "group.id" in settings else LoneConsumer
         defaults = {"group.id": "millstream-cli", "enable.auto.commit": False}
-        return Consumer(self.client_settings(**defaults | settings))
+        return kind(self.client_settings(**defaults | settings))
 
     def metadata(self, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
         """The cluster's brokers and topics, internal ones included."""
@@ -190,6 +191,25 @@ class Cluster:
         futures = self.admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
         entries: dict[str, Any] = futures[resource].result()
         return entries
+
+
+class LoneConsumer(Consumer):  # type: ignore[misc]  # confluent-kafka has no types
+    """Joins no group and commits nothing. librdkafka wants a group id and looks for its
+    coordinator all the same; that the user has no right to the group does not matter."""
+
+    def poll(self, timeout: float = -1) -> Any:
+        deadline = time.monotonic() + timeout
+        while True:
+            message = super().poll(timeout)
+            if message is None or not _is_about_the_group(message):
+                return message
+            if timeout >= 0:
+                timeout = max(0.0, deadline - time.monotonic())
+
+
+def _is_about_the_group(message: Any) -> bool:
+    error = message.error()
+    return error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
 def accepts_connections(address: str) -> bool:

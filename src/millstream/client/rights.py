@@ -24,7 +24,7 @@ _NEEDED = {
     "fetch": {TOPIC: "Read"},
     "share_fetch": {TOPIC: "Read", GROUP: "Read"},
     "share_acknowledge": {TOPIC: "Read", GROUP: "Read"},
-    "metadata": {TOPIC: "Describe"},
+    "metadata": {TOPIC: "Describe (which Read and Write imply)"},
     "list_offsets": {TOPIC: "Describe"},
     "create_topics": {TOPIC: "Create", CLUSTER: "Create"},
     "delete_topics": {TOPIC: "Delete"},
