@@ -54,6 +54,7 @@ EXTRA = (
     "soak",
     "conditional",
     "metrics",
+    "authorization",
     "workers",
     "capture",
     "stores",

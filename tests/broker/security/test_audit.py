@@ -144,8 +144,10 @@ def test_what_is_allowed_is_wanted_in_a_detailed_log_only() -> None:
         level = module.audit_logger.level
         try:
             module.audit_logger.setLevel(logging.INFO)
+            audit.look_at_levels()
             assert not audit.wants_allowed
             module.audit_logger.setLevel(logging.DEBUG)
+            audit.look_at_levels()
             assert audit.wants_allowed
         finally:
             module.audit_logger.setLevel(level)

@@ -33,7 +33,8 @@ class World:
     """A store of access control entries, and one client."""
 
     def __init__(self, *entries: AclEntry, super_users: str = "", by_default: bool = False) -> None:
-        self.metadata = SimpleNamespace(image=ClusterImage())
+        self.subscribers: list[Any] = []
+        self.metadata = SimpleNamespace(image=ClusterImage(), subscribe=self.subscribers.append)
         self.add(*entries)
         self.audit = RecordingAudit()
         config = SimpleNamespace(super_users=super_users, allow_everyone_if_no_acl_found=by_default)
@@ -46,13 +47,17 @@ class World:
 
     def add(self, *entries: AclEntry) -> None:
         image = self.metadata.image
-        records = decide_new_acls(image.acls, entries)
+        self.apply(decide_new_acls(image.acls, entries))
+
+    def apply(self, records: Any) -> None:
+        image = self.metadata.image
         self.metadata.image = image.apply(records, image.version + 1)
+        for subscriber in self.subscribers:
+            subscriber(image, self.metadata.image)
 
     def remove_all(self) -> None:
         image = self.metadata.image
-        records = [RemoveAccessControlEntryRecord(entry_id) for entry_id in image.acls]
-        self.metadata.image = image.apply(records, image.version + 1)
+        self.apply([RemoveAccessControlEntryRecord(entry_id) for entry_id in image.acls])
 
 
 def test_decisions_change_with_the_lists() -> None:
@@ -70,7 +75,7 @@ def test_other_changes_of_the_metadata_keep_the_decisions() -> None:
     world = World(topic("t", READ))
     assert world.rights.allows(READ, TOPIC, "t")
     before = world.rights.version
-    world.metadata.image = world.metadata.image.apply([], 9)
+    world.apply([])
     assert world.rights.allows(READ, TOPIC, "t")
     assert world.rights.version is before
 

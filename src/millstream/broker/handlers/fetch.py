@@ -66,6 +66,9 @@ RESPONSE_BYTES_MAX = 1024 * 1024
 QUIET_AFTER_MS = 1000
 QUIET_RESPONSE_BYTES_MAX = 4 * 1024 * 1024
 FIRST_WITH_RACK = 11
+# As plain numbers, whose hashes are not computed in Python.
+_READ = Operation.READ.value
+_TOPIC = ResourceType.TOPIC.value
 PACED_SOFTWARE = "rdkafka"  # in the name of the client software or in its version
 
 
@@ -186,7 +189,7 @@ class _Fetch:
                 return True
             name = topic.name
         rights = self._rights
-        return rights is None or rights.allows(Operation.READ, ResourceType.TOPIC, name)
+        return rights is None or rights.allows(_READ, _TOPIC, name)
 
     def _hold_back(self, targets: list[FetchTarget]) -> None:
         """Find the partitions whose records this client should not get yet."""

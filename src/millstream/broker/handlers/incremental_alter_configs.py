@@ -47,6 +47,8 @@ async def incremental_alter_configs(
     outcomes = refused | await context.services.actions.alter_configs(
         wanted, validate_only=request.validate_only
     )
+    if context.services.audit is not None:
+        context.services.audit.look_at_levels()
     return {"responses": [answer(asked, outcomes) for asked in request.resources]}
 
 

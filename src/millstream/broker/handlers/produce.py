@@ -42,13 +42,11 @@ from millstream.protocol.produce import (
     encode_produce_response,
 )
 from millstream.protocol.wire import Buffer
-from millstream.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Set
 
     from millstream.broker.coordinators.verification import Verdict
-    from millstream.broker.security.authorizer import Rights
 
 logger = logging.getLogger("millstream.produce")
 
@@ -79,7 +77,7 @@ def _produce_by_template(
     if partition.admission is not None and not partition.admission.is_open():
         return _produce(context, body)
     rights = context.client.rights
-    if rights is not None and not _may_write(rights, template.transactional_id, template.topic):
+    if rights is not None and not rights.may_write(template.topic, template.transactional_id):
         return _produce(context, body)  # it is refused there
     try:
         pending = template.partition.append(
@@ -234,14 +232,6 @@ def _limit_wait(context: RequestContext, pending: PendingAppend, timeout_ms: int
     pending.when_done(lambda _: timer.cancel())
 
 
-def _may_write(rights: Rights, transactional_id: str | None, topic: str) -> bool:
-    if transactional_id is not None and not rights.allows(
-        Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
-    ):
-        return False
-    return rights.allows(Operation.WRITE, ResourceType.TOPIC, topic)
-
-
 def _refused_topics(context: RequestContext, request: ProduceRequest) -> Set[TopicKey]:
     """The topics to which the client may not write. An unknown id is not refused: it is answered
     as unknown."""
@@ -253,7 +243,7 @@ def _refused_topics(context: RequestContext, request: ProduceRequest) -> Set[Top
     for topic in request.topics:
         key = topic.key
         name = key if isinstance(key, str) else by_id[key].name if key in by_id else None
-        if name is not None and not rights.allows(Operation.WRITE, ResourceType.TOPIC, name):
+        if name is not None and not rights.may_write(name, None):
             refused.add(key)
     return refused
 

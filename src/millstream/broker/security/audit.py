@@ -108,6 +108,8 @@ class Audit:
         self._dropped = 0
         self._timer: asyncio.TimerHandle | None = None
         self._is_writing = False
+        self.wants_allowed = False
+        self.look_at_levels()
         self.denied_count = 0
         self.failed_authentication_count = 0
 
@@ -115,9 +117,9 @@ class Audit:
         """Also write events as lines, from now on."""
         self._write = write
 
-    @property
-    def wants_allowed(self) -> bool:
-        return self._with_allowed or audit_logger.isEnabledFor(logging.DEBUG)
+    def look_at_levels(self) -> None:
+        """The levels of loggers may have changed."""
+        self.wants_allowed = self._with_allowed or audit_logger.isEnabledFor(logging.DEBUG)
 
     def decided(
         self,
@@ -170,6 +172,7 @@ class Audit:
             await self._write_out()
 
     async def _write_out(self) -> None:
+        self.look_at_levels()
         events, self._events = self._events, {}
         dropped, self._dropped = self._dropped, 0
         for event, (_, count) in events.items():

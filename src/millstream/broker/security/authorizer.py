@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from millstream.config.authorization import super_users
 from millstream.security.acl_index import AclIndex
-from millstream.security.acls import OPERATIONS_OF, ResourceType, canonical_host
+from millstream.security.acls import OPERATIONS_OF, Operation, ResourceType, canonical_host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from millstream.broker.metadata.store import MetadataStore
     from millstream.broker.security.audit import Audit
     from millstream.config.authorization import AuthorizationSettings
+    from millstream.coordination.cluster import ClusterImage
     from millstream.security.acls import AclEntry
     from millstream.security.principal import Principal
 
@@ -40,20 +41,23 @@ class Authorizer:
     def __init__(
         self, metadata: MetadataStore, config: AuthorizationSettings, audit: Audit
     ) -> None:
-        self._metadata = metadata
         self.super_users = super_users(config.super_users)
         self.allows_by_default = config.allow_everyone_if_no_acl_found
         self.audit = audit
-        self._acls: Mapping[UUID, AclEntry] = metadata.image.acls
-        self._index = AclIndex(self._acls.values())
+        self.acls: Mapping[UUID, AclEntry] = metadata.image.acls  # another object once changed
+        self._indexed = self.acls
+        self._index = AclIndex(self.acls.values())
+        metadata.subscribe(self._follow)
+
+    def _follow(self, before: ClusterImage, now: ClusterImage) -> None:
+        self.acls = now.acls
 
     @property
     def index(self) -> AclIndex:
-        """The lists as they are now; another object when they have changed."""
-        acls = self._metadata.image.acls
-        if acls is not self._acls:
-            self._acls = acls
-            self._index = AclIndex(acls.values())
+        """The lists as they are now. Built when it is needed: many changes in a row cost one."""
+        if self._indexed is not self.acls:
+            self._indexed = self.acls
+            self._index = AclIndex(self.acls.values())
         return self._index
 
     def rights_of(self, client: Authenticated, host: str) -> Rights:
@@ -65,20 +69,25 @@ class Rights:
     """What the client of one connection may do."""
 
     __slots__ = (
+        "_acls",
+        "_audit",
         "_authorizer",
         "_client",
         "_decisions",
         "_index",
         "_is_super",
         "_principal",
+        "_writable",
         "host",
     )
 
     def __init__(self, authorizer: Authorizer, client: Authenticated, host: str) -> None:
         self._authorizer = authorizer
+        self._audit = authorizer.audit
         self._client = client
         self.host = canonical_host(host)
         self._decisions: dict[tuple[int, int, str | None], bool] = {}
+        self._writable: set[str] = set()  # of them, topics that it may write
         self._renew()
 
     @property
@@ -88,8 +97,8 @@ class Rights:
 
     @property
     def version(self) -> object:
-        """Changes when decisions may change."""
-        return self._authorizer.index
+        """Another object when decisions may have changed."""
+        return self._authorizer.acls
 
     def allows(
         self,
@@ -102,24 +111,43 @@ class Rights:
     ) -> bool:
         """Whether the client may do this. What is only left out of an answer if it is denied is not
         to be logged, nor what is asked only to tell the client its rights."""
-        authorizer = self._authorizer
-        if self._index is not authorizer.index or self._principal is not self._client.principal:
+        if self._acls is not self._authorizer.acls or self._principal is not self._client.principal:
             self._renew()
-        key = (operation, resource_type, name)
-        allowed = self._decisions.get(key)
+        allowed = self._decisions.get((operation, resource_type, name))
         if allowed is None:
-            allowed = self._decide(key, name)
-        if allowed:
-            if log_allowed and authorizer.audit.wants_allowed:
-                authorizer.audit.decided(str(self._principal), self.host, *key, allowed=True)
-        elif log_denied:
-            authorizer.audit.decided(str(self._principal), self.host, *key, allowed=False)
+            allowed = self._decide((operation, resource_type, name), name)
+        audit = self._audit
+        if allowed and not audit.wants_allowed:
+            return True
+        if log_allowed if allowed else log_denied:
+            who = str(self._principal), self.host
+            audit.decided(*who, operation, resource_type, name, allowed=allowed)
         return allowed
+
+    def may_write(self, topic: str, transactional_id: str | None) -> bool:
+        """What every Produce request asks, at the cost of a few comparisons."""
+        if (
+            topic in self._writable
+            and transactional_id is None
+            and self._acls is self._authorizer.acls
+            and self._principal is self._client.principal
+            and not self._audit.wants_allowed
+        ):
+            return True
+        if transactional_id is not None and not self.allows(
+            Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+        ):
+            return False
+        if not self.allows(Operation.WRITE, ResourceType.TOPIC, topic):
+            return False
+        if len(self._writable) < DECISIONS_MAX:
+            self._writable.add(topic)
+        return True
 
     def allows_somewhere(self, operation: int, resource_type: int) -> bool:
         """Whether the client may do this with at least one resource of the type."""
         authorizer = self._authorizer
-        if self._index is not authorizer.index or self._principal is not self._client.principal:
+        if self._acls is not authorizer.acls or self._principal is not self._client.principal:
             self._renew()
         key = (operation, resource_type, None)
         allowed = self._decisions.get(key)
@@ -149,6 +177,8 @@ class Rights:
 
     def _renew(self) -> None:
         self._decisions.clear()
+        self._writable.clear()
+        self._acls = self._authorizer.acls
         self._index = self._authorizer.index
         self._principal = self._client.principal
         self._is_super = str(self._principal) in self._authorizer.super_users
