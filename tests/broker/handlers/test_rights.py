@@ -31,6 +31,7 @@ from tests.broker.rights import (
     transaction,
 )
 from tests.broker.serving import WireClient
+from tests.broker.sharing import calls as sharing
 from tests.peers.wire import batch, produce_fields
 
 FIND_COORDINATOR = 10
@@ -202,6 +203,34 @@ def test_right_to_read_is_taken_away_while_a_fetch_waits(tmp_path: Path) -> None
         assert not found.records
 
     run(tmp_path, scenario)
+
+
+def test_right_to_read_is_taken_away_while_a_share_fetch_waits(tmp_path: Path) -> None:
+    async def scenario(server: BrokerServer, client: WireClient) -> None:
+        topic_id = server.metadata.image.topics["t"].id
+        await sharing.begin(server, topic_id)
+        member = sharing.Member(client, topic_id, "m", "g")
+        refused = await member.fetch(max_wait=0)
+        assert refused.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+        await allow(server, group("g", READ))
+        member.epoch = 0
+        hidden = await member.fetch(max_wait=0)
+        assert hidden.responses[0].partitions[0].error_code == REFUSED
+        await allow(server, topic("t", READ))
+        member.send_fetch(max_wait=sharing.ENDLESS_MS)
+        async with asyncio.timeout(60):
+            while not (leader := server.services.share_partitions.get("g", topic_id, 0)):
+                await asyncio.sleep(0.01)
+            while not leader._waiting:
+                await asyncio.sleep(0.01)
+        await revoke(server, topic("t", READ))
+        await sharing.produce(server, 3)
+        answer = await client.receive(sharing.SHARE_FETCH, sharing.NEWEST)
+        partition = answer.responses[0].partitions[0]
+        assert partition.error_code == REFUSED
+        assert not partition.records
+
+    run(tmp_path, scenario, share_coordinator_state_topic_num_partitions=2)
 
 
 @pytest.mark.parametrize(("replica_id", "needed"), [(2, None), (-2, READ)])
