@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +18,7 @@ import pytest
 from tests.cli.conftest import Run
 
 Ok = Callable[..., str]
+MILLSTREAM = Path(sys.executable).with_name("millstream")
 PASSWORD = "looking-glass-7531"
 
 
@@ -95,3 +101,27 @@ def test_wrong_options(cli: Run, user: str, options: tuple[str, ...], complaint:
     result = cli("user", "create", user, *options)
     assert result.exit_code == 2
     assert complaint in result.err
+
+
+def test_password_from_the_terminal_is_not_shown(ok: Ok, user: str, bootstrap_servers: str) -> None:
+    """It is asked for twice, and not echoed."""
+    parent, child = pty.openpty()
+    command = [str(MILLSTREAM), "user", "create", user, "-b", bootstrap_servers]
+    # In a session of its own it has no other terminal, not the one that runs the tests.
+    process = subprocess.Popen(
+        command, stdin=child, stdout=child, stderr=child, start_new_session=True
+    )
+    os.close(child)
+    shown = b""
+    for prompt in (b"Password:", b"confirmation:"):
+        while prompt not in shown:
+            shown += os.read(parent, 1024)
+        os.write(parent, PASSWORD.encode() + b"\n")
+    with contextlib.suppress(OSError):  # the terminal is closed at the end
+        while more := os.read(parent, 1024):
+            shown += more
+    assert process.wait(60) == 0
+    os.close(parent)
+    assert PASSWORD.encode() not in shown
+    assert b"created" in shown
+    assert mechanisms(ok, user) is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from millstream.security.oauthbearer import InvalidToken
 from millstream.security.tokens import TokenRules, UnknownKey
 from millstream.testing.clock import ManualClock
 from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.secured import Certificates
 from tests.security.test_tokens import CLAIMS, NOW, jwk, sign
 
 RULES = TokenRules()
@@ -66,7 +68,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 class Endpoint:
     """An HTTP server whose answer can be changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.status, self.content = 200, b""
         self.count = 0
         endpoint = self
@@ -86,7 +88,10 @@ class Endpoint:
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/jwks"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        scheme = "http" if tls is None else "https"
+        self.url = f"{scheme}://127.0.0.1:{self._server.server_address[1]}/jwks"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
@@ -178,3 +183,23 @@ def test_answers_that_are_not_taken(
     ):
         eventually(lambda: "cannot load the keys of tokens" in caplog.text)
         assert not is_valid(keys, "rsa")
+
+
+def test_keys_over_tls_of_a_trusted_authority_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificates = Certificates(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.sign("id"))
+    endpoint = Endpoint(context)
+    endpoint.content = key_set("rsa")
+    try:
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificates.authority))
+        with opened(endpoint.url) as keys:
+            eventually(lambda: is_valid(keys, "rsa"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(Certificates(tmp_path, "other").authority))
+        with opened(endpoint.url, Timing(10**9, 10**9, 10**9)) as keys:
+            eventually(lambda: "CERTIFICATE_VERIFY_FAILED" in caplog.text)
+            assert not is_valid(keys, "rsa")
+    finally:
+        endpoint.close()
