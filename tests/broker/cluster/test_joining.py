@@ -22,7 +22,7 @@ from tests.broker.cluster.clusters import SESSION_TIMEOUT_MS, Cluster, eventuall
 from tests.peers.servers import free_port
 
 
-def broker_config(cluster: Cluster, path: Path, node_id: int) -> BrokerConfig:
+def broker_config(cluster: Cluster, path: Path, node_id: int, **settings: str) -> BrokerConfig:
     return BrokerConfig.from_values(
         {
             "zookeeper.connect": cluster.hosts,
@@ -31,12 +31,15 @@ def broker_config(cluster: Cluster, path: Path, node_id: int) -> BrokerConfig:
             "listeners": "PLAINTEXT://127.0.0.1:0",
             "log.dirs": str(path),
         }
+        | {name.replace("_", "."): value for name, value in settings.items()}
     )
 
 
 @contextlib.asynccontextmanager
-async def running(cluster: Cluster, path: Path, node_id: int) -> AsyncIterator[BrokerServer]:
-    server = BrokerServer(broker_config(cluster, path, node_id))
+async def running(
+    cluster: Cluster, path: Path, node_id: int, **settings: str
+) -> AsyncIterator[BrokerServer]:
+    server = BrokerServer(broker_config(cluster, path, node_id, **settings))
     await server.start()
     try:
         yield server
@@ -61,6 +64,33 @@ def test_brokers_share_topics_and_see_each_other_stop(cluster: Cluster, tmp_path
             image = await one.metadata.refresh()
             assert image.brokers[2].fenced
             assert image.topics["t"].partitions[1].leader == -1
+
+    asyncio.run(scenario())
+
+
+def test_brokers_that_start_at_once_create_the_first_user_once(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    settings = {
+        "listeners": "INTERNAL://127.0.0.1:0,CLIENTS://127.0.0.1:0",
+        "listener_security_protocol_map": "INTERNAL:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
+        "inter_broker_listener_name": "INTERNAL",
+        "sasl_jaas_config": "ScramLoginModule required username=admin password=first;",
+    }
+
+    async def scenario() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            starting = (
+                stack.enter_async_context(running(cluster, tmp_path / str(it), it, **settings))
+                for it in (1, 2)
+            )
+            one, two = await asyncio.gather(*starting)
+            users = (await one.metadata.refresh()).scram
+            assert set(users) == {("admin", 1), ("admin", 2)}
+            assert (await two.metadata.refresh()).scram == users
+            await two.actions.alter_scram({("admin", 1): None, ("admin", 2): users["admin", 2]})
+        async with running(cluster, tmp_path / "1", 1, **settings) as one:
+            assert set(one.metadata.image.scram) == {("admin", 2)}, "it does not come back"
 
     asyncio.run(scenario())
 
