@@ -20,6 +20,8 @@ from tests.peers.secured import start_secured
 
 # Before a user is known there are no rights: tested in test_authentication.
 _WITHOUT_RIGHTS = {"sasl_handshake", "sasl_authenticate"}
+# Any client may push its metrics, as in Kafka; tested in broker/handlers/test_push_telemetry.
+_WITHOUT_RIGHTS |= {"get_telemetry_subscriptions", "push_telemetry"}
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from millstream import json_logs
 from millstream.cli.failures import EXIT_UNREACHABLE, CommandFailed, usage_error
 from millstream.cli.options import ClientConfig, Home
 from millstream.cli.output import console, note, print_pairs
@@ -57,6 +58,19 @@ CreateTopics = Annotated[
     ),
 ]
 
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="Serve metrics for Prometheus at /metrics, and the probes /health and /ready.",
+    ),
+]
+LogFormat = Annotated[
+    str | None,
+    typer.Option("--log-format", metavar="text|json", help="Log to standard error in this format."),
+]
+
 app = typer.Typer(
     help="Run the pipelines of a file on Spark, until Ctrl-C.",
     rich_markup_mode="rich",
@@ -95,6 +109,8 @@ def run(
     ] = False,
     create_topics: CreateTopics = None,
     client_config: ClientConfig = None,
+    metrics: Metrics = None,
+    log_format: LogFormat = None,
 ) -> None:
     """Run the pipelines of a file on Spark, until Ctrl-C.
 
@@ -108,6 +124,7 @@ def run(
       millstream run shop.py
       millstream run shop.py:revenue --once
       millstream run shop.py -b kafka-1:9092 --store postgresql://shop@db/shop
+      millstream run shop.py --metrics 127.0.0.1:9405
       millstream run shop.py --dry-run
       millstream run shop.py:revenue --explain
     """
@@ -120,7 +137,12 @@ def run(
         "master": master,
         "create_topics": create_topics,
         "client_config": client_config,
+        "metrics": metrics,
     }
+    if log_format is not None:
+        if log_format not in json_logs.FORMATS:
+            raise usage_error(f"--log-format {log_format}: it must be text or json")
+        json_logs.configure(log_format)
     flags = {
         "once": once,
         "allow_new_checkpoint": allow_new_checkpoint,

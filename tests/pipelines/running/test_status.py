@@ -7,7 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from millstream.pipelines import pipeline, table, topic
-from millstream.pipelines.running.status import Watched, failed_records, kept_state, lag_of
+from millstream.pipelines.running.status import (
+    Watched,
+    failed_records,
+    kept_state,
+    lag_of,
+    late_rows,
+    watermark_of,
+)
 
 
 def progress(batch: int, rows: int, *, end: int = 0, latest: int = 0, failed: int = 0) -> Any:
@@ -43,7 +50,7 @@ def test_status_counts_every_batch_once_also_those_that_were_not_looked_at() -> 
         isActive=True, status={"isTriggerActive": False}, lastProgress=None, recentProgress=[]
     )
     declared = pipeline(reads=topic("t"), writes=table("t"), name="p")(lambda frame: frame)
-    watched = Watched(declared, query)  # type: ignore[arg-type]
+    watched = Watched(declared.name, query, declared)  # type: ignore[arg-type]
     assert watched.update().state == "waiting"
     query.recentProgress = [progress(it, 10, failed=1) for it in range(4)]
     query.lastProgress = query.recentProgress[-1]
@@ -64,3 +71,25 @@ def test_state_is_counted_in_rows_for_sparks_operators_and_in_bytes_for_all() ->
     }
     assert kept_state({"stateOperators": [join, ours]}) == (70, 4900)
     assert kept_state({"stateOperators": []}) == (0, 0)
+
+
+def test_late_rows_are_counted_by_operator_ours_and_sparks() -> None:
+    progress = {
+        "observedMetrics": {
+            "late.tumbling 10 minutes": {"dropped": 3},
+            "millstream.t": {"failed": 1},
+        },
+        "stateOperators": [
+            {"operatorName": "stateStoreSave", "numRowsDroppedByWatermark": 2},
+            {"operatorName": "dedupe", "numRowsDroppedByWatermark": 0},
+        ],
+    }
+    assert late_rows(progress) == {"late.tumbling 10 minutes": 3, "stateStoreSave": 2}
+    assert late_rows({}) == {}
+
+
+def test_the_watermark_is_unix_time_once_there_is_one() -> None:
+    assert watermark_of({"eventTime": {"watermark": "2026-11-17T18:00:00.250Z"}}) == 1794938400250
+    assert watermark_of({"eventTime": {"watermark": "1970-01-01T00:00:00.000Z"}}) is None
+    assert watermark_of({"eventTime": {}}) is None
+    assert watermark_of({}) is None

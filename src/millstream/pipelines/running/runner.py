@@ -7,6 +7,7 @@ then stop; a second Ctrl-C stops at once. If one pipeline fails, all stop, and t
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 import socket
 import threading
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from millstream.broker.embedded import Broker
+
+logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.25
 FINISH_SECONDS_MAX = 60.0
@@ -69,18 +72,41 @@ def run(
             settings.home / LOG_NAME,
             shortcuts=settings.spark_shortcuts,
         )
+        running = Run(
+            pipelines,
+            spark,
+            settings,
+            once=once,
+            allow_new_checkpoint=allow_new_checkpoint,
+            remove_views=remove_views,
+        )
         try:
-            running = Run(
-                pipelines,
-                spark,
-                settings,
-                once=once,
-                allow_new_checkpoint=allow_new_checkpoint,
-                remove_views=remove_views,
-            )
-            return running.until_end(show)
+            with serving_metrics(settings, running.statuses):
+                return running.until_end(show)
         finally:
             spark.stop()
+
+
+@contextlib.contextmanager
+def serving_metrics(settings: Settings, statuses: Callable[[], list[Status]]) -> Iterator[None]:
+    """Serve the metrics of pipelines meanwhile, if there is an address for them."""
+    if settings.metrics is None:
+        yield
+        return
+    from millstream.metrics.threaded import MetricsThread
+    from millstream.pipelines.running.metrics import all_families, problems
+
+    served = MetricsThread(
+        settings.metrics,
+        lambda: all_families(statuses(), time.time()),
+        lambda: problems(statuses()),
+        token=settings.metrics_token,
+    )
+    logger.info("metrics on %s", served.url)
+    try:
+        yield
+    finally:
+        served.stop()
 
 
 @contextlib.contextmanager
@@ -148,6 +174,10 @@ class Run:
         self._stopping = threading.Event()
         self._watched: list[Watched] = []
 
+    def statuses(self) -> list[Status]:
+        """As they were last seen; from any thread."""
+        return [it.status for it in list(self._watched)]
+
     def until_end(self, show: Show) -> list[Status]:
         with self._signals():
             try:
@@ -172,7 +202,7 @@ class Run:
                 query = self._launch(pipeline)
             except PySparkException as error:
                 raise explain_failure(pipeline.name, error) from error
-            self._watched.append(Watched(pipeline, query))
+            self._watched.append(Watched(pipeline.name, query, pipeline))
 
     def _launch(self, pipeline: PipelineSpec) -> StreamingQuery:
         options = {"once": self._once, **self._allowed}
@@ -182,7 +212,9 @@ class Run:
         """Restart queries that failed because the machine is busy; raise other errors."""
         for it in self._watched:
             error = None if it.query.isActive else it.query.exception()
-            if error is not None and passes(error) and it.restarts < RESTARTS_MAX:
+            if it.pipeline is None or error is None or not passes(error):
+                continue
+            if it.restarts < RESTARTS_MAX:
                 it.restarts += 1
                 it.query = self._launch(it.pipeline)
         self._raise_failure()
@@ -196,15 +228,15 @@ class Run:
             error = None if it.query.isActive else it.query.exception()
             if error is not None:
                 it.status.state = "failed"
-                raise explain_failure(it.pipeline.name, error)
+                raise explain_failure(it.name, error)
 
     def _finish_batches(self, show: Show) -> None:
         """Wait until every query is between two batches, or has begun another one since."""
-        waiting = {it.pipeline.name: batch_number(it) for it in self._watched}
+        waiting = {it.name: batch_number(it) for it in self._watched}
         deadline = time.monotonic() + FINISH_SECONDS_MAX
         while waiting and time.monotonic() < deadline:
             for it in self._watched:
-                name = it.pipeline.name
+                name = it.name
                 if name in waiting and is_between_batches(it, waiting[name]):
                     del waiting[name]
                     it.query.stop()

@@ -10,6 +10,7 @@ Later sources win over earlier ones:
     store = "postgresql://shop@db/shop"     # or "sqlite:///shop.db"; default: SQLite in `home`
     checkpoint = "s3a://bucket/checkpoints" # default: in `home`
     home = ".millstream"                    # our own files; relative to this file
+    metrics = "127.0.0.1:9405"              # serve metrics there; metrics_token protects them
     spark_shortcuts = false                 # plain Spark (see session.py); default: true
 
     client_config = "client.properties"     # a Kafka client's settings; relative to this file
@@ -48,6 +49,8 @@ VARIABLES = {
     "home": "MILLSTREAM_HOME",
     "master": "MILLSTREAM_MASTER",
     "trigger": "MILLSTREAM_TRIGGER",
+    "metrics": "MILLSTREAM_METRICS",
+    "metrics_token": "MILLSTREAM_METRICS_TOKEN",
 }
 CLIENT_CONFIG_VARIABLE = "MILLSTREAM_CLIENT_CONFIG"
 SHORTCUTS_VARIABLE = "MILLSTREAM_SPARK_SHORTCUTS"
@@ -64,6 +67,8 @@ class Settings:
     store: str | None = None
     checkpoint: str | None = None
     trigger: str | None = None
+    metrics: str | None = None
+    metrics_token: str | None = field(default=None, repr=False)
     master: str = "local[*]"
     create_topics: bool | None = None
     spark_shortcuts: bool = True

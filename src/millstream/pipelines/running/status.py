@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from millstream.pipelines.offsets import count_between, offsets_if_ours
@@ -33,21 +34,31 @@ class Status:
     failed: int = 0  # records that did not decode
     kept_rows: int = 0  # in state of Spark's own operators: aggregates, joins
     kept_bytes: int = 0  # in all state
+    batch_ms_sum: int = 0  # of all batches
+    watermark_ms: int | None = None  # Unix time, if there is a watermark
+    late: dict[str, int] = field(default_factory=dict)  # late rows that were dropped, by operator
+    restarts: int = 0
+    has_dead_letters: bool = False  # whether bad records go to a dead-letter topic
 
 
 @dataclass
 class Watched:
     """A running pipeline, and its status so far."""
 
-    pipeline: PipelineSpec
+    name: str
     query: StreamingQuery
+    pipeline: PipelineSpec | None = None
     restarts: int = 0
     status: Status = field(init=False)
     _last_batch: int = -1
     _samples: deque[tuple[float, int]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        self.status = Status(self.pipeline.name)
+        self.status = Status(self.name)
+        self.status.has_dead_letters = self.pipeline is not None and any(
+            it.schema is not None and it.bad_records == "deadletter"
+            for it in self.pipeline.reads.values()
+        )
 
     def update(self) -> Status:
         """Read the progress of the query."""
@@ -73,8 +84,13 @@ class Watched:
                 self.status.rows += it["numInputRows"]
                 self.status.failed += failed_records(it)
                 self.status.batch_ms = it["durationMs"].get("triggerExecution")
+                self.status.batch_ms_sum += self.status.batch_ms or 0
+                for operator, count in late_rows(it).items():
+                    self.status.late[operator] = self.status.late.get(operator, 0) + count
         self.status.lag = lag_of(last)
         self.status.kept_rows, self.status.kept_bytes = kept_state(last)
+        self.status.watermark_ms = watermark_of(last)
+        self.status.restarts = self.restarts
 
     def _measure_rate(self, now: float) -> None:
         self._samples.append((now, self.status.rows))
@@ -109,3 +125,31 @@ def failed_records(progress: Mapping[str, Any]) -> int:
     """Bad records of the batch, of all inputs."""
     observed = progress.get("observedMetrics") or {}
     return sum(it["failed"] for name, it in observed.items() if name.startswith(OBSERVED))
+
+
+def late_rows(progress: Mapping[str, Any]) -> dict[str, int]:
+    """Late rows that the batch dropped, by operator: ours by the name of their count, and Spark's
+    own."""
+    from millstream.pipelines.results import DROPPED
+
+    found = {
+        name: int(counts[DROPPED])
+        for name, counts in (progress.get("observedMetrics") or {}).items()
+        if counts.get(DROPPED) is not None and not name.startswith(OBSERVED)
+    }
+    for it in progress.get("stateOperators") or ():
+        dropped = it.get("numRowsDroppedByWatermark", 0)
+        if dropped:
+            name = it.get("operatorName", "spark")
+            found[name] = found.get(name, 0) + dropped
+    return found
+
+
+def watermark_of(progress: Mapping[str, Any]) -> int | None:
+    """The watermark in Unix time, in milliseconds; None if there is none yet."""
+    text = (progress.get("eventTime") or {}).get("watermark")
+    if text is None:
+        return None
+    at = datetime.fromisoformat(text)
+    milliseconds = int(at.timestamp() * 1000)
+    return milliseconds if milliseconds > 0 else None
