@@ -30,6 +30,7 @@ COMPONENTS = [
     Component("strace", "strace", "proof that acknowledged means flushed"),
     Component("node", "nodejs npm", "conformance tests with kafkajs"),
     Component("go", "golang-go", "conformance tests with franz-go"),
+    Component("prometheus", "prometheus", "tests with a Prometheus that scrapes"),
     Component("pg_ctlcluster", "postgresql", "tests of PostgreSQL as a store"),
 ]
 

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from millstream.broker.counters import ConnectionSurvey, Counters
     from millstream.broker.metrics.collector import MetricsServer
     from millstream.broker.security.audit import Audit
+    from millstream.broker.security.authentication import AuthenticationCounters
     from millstream.broker.security.authorizer import Authorizer
     from millstream.broker.security.tls import TlsListener
     from millstream.broker.sharing.partitions import SharePartitions
@@ -436,6 +437,15 @@ class BrokerServer:
             self.metrics = MetricsServer(self, self._counters)
             self._undo.push_async_callback(self.metrics.stop)
             await self.metrics.start()
+
+    @property
+    def authentications(self) -> AuthenticationCounters | None:
+        authenticator = self.connections.authenticator
+        return None if authenticator is None else authenticator.counters
+
+    @property
+    def failed_handshakes(self) -> int:
+        return self.connections.failed_handshakes
 
     async def survey_connections(self) -> ConnectionSurvey:
         return await self.connections.survey()

@@ -80,6 +80,7 @@ COMMANDS = {
     "check": CommandGroup(
         "Check whether a cluster loses, duplicates, reorders or tears records.", USE
     ),
+    "metrics": CommandGroup("Print a Grafana dashboard, and alerts for Prometheus.", INSPECT),
     "log": CommandGroup("Dump and verify the log files of a data directory, offline.", INSPECT),
 }
 

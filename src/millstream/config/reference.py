@@ -9,7 +9,12 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from millstream.config.broker import BROKER_SETTINGS, GROUP_SETTINGS, TOPIC_SETTINGS
+from millstream.config.broker import (
+    BROKER_SETTINGS,
+    CLIENT_METRICS_SETTINGS,
+    GROUP_SETTINGS,
+    TOPIC_SETTINGS,
+)
 from millstream.config.foreign import DANGEROUS, WITHOUT_EFFECT
 from millstream.config.setting import Mode, Setting
 
@@ -59,6 +64,12 @@ def render() -> str:
         "Group",
         GROUP_SETTINGS,
         "What a group can set for itself, within the broker's limits; all may change at run time.",
+    )
+    lines += _section(
+        "Client metrics",
+        CLIENT_METRICS_SETTINGS,
+        "What a subscription to the metrics of clients can set (KIP-714); all may change at run "
+        "time.",
     )
     lines += _foreign()
     return "\n".join(lines)

@@ -19,8 +19,9 @@ from http import HTTPStatus
 from typing import Protocol
 
 from millstream.broker.counters import ConnectionSurvey, Counters
-from millstream.broker.metrics import broker, cluster, groups, readiness, requests
+from millstream.broker.metrics import broker, cluster, groups, limits, readiness, requests
 from millstream.broker.metrics.broker import Cleaning, FlushTimes, LoopDelays, Rates
+from millstream.broker.metrics.limits import Authentications
 from millstream.broker.metrics.partitions import PartitionMetrics
 from millstream.broker.replicas.flushing import Flusher
 from millstream.broker.services import Services
@@ -45,6 +46,12 @@ class Server(Protocol):
 
     @property
     def cleaning(self) -> Cleaning | None: ...
+
+    @property
+    def authentications(self) -> Authentications | None: ...
+
+    @property
+    def failed_handshakes(self) -> int: ...
 
     def survey_connections(self) -> Awaitable[ConnectionSurvey]: ...
 
@@ -135,6 +142,9 @@ class MetricsServer:
             yield from cluster.families(services, with_partitions=with_rows)
             yield from groups.families(found)
             yield from groups.share_families(services)
+            yield from limits.families(
+                services, self._server.authentications, self._server.failed_handshakes
+            )
             if services.telemetry is not None:
                 yield from services.telemetry.families(services.clock.monotonic_ms())
             yield from self._own_families(began)
