@@ -6,6 +6,9 @@
 It is the same broker that `millstream serve` runs, with the same files. By default it runs in a
 thread of this process, with an event loop of its own; with `in_process=False` in a child process,
 which can be killed (`kill`) as a power cut would, and started again on the same data (`restart`).
+
+    with Broker.start(security="SASL_SSL", users={"alice": "secret"}) as broker:
+        producer = confluent_kafka.Producer(broker.client_settings("alice"))
 """
 
 from __future__ import annotations
@@ -24,9 +27,12 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.errors import ConfigError, MillstreamError
+
+if TYPE_CHECKING:
+    from millstream.broker.security.trial import TrialSecurity
 
 STOP_SECONDS_MAX = 30.0
 
@@ -39,6 +45,7 @@ class Broker:
         self._config = config
         self._in_process = in_process
         self._owns_data_dir = False
+        self._security: TrialSecurity | None = None
         self._runner: _Runner | None = None
 
     @classmethod
@@ -49,23 +56,28 @@ class Broker:
         *,
         port: int = 0,
         in_process: bool = True,
+        security: str | None = None,
+        users: Mapping[str, str] | None = None,
     ) -> Broker:
         """Start a broker and return when it serves.
 
         Without `data_dir`, the data is temporary and deleted on stop. `config` has Kafka's settings
         by name: `{"num.partitions": 4}`; `group.initial.rebalance.delay.ms` defaults to 0. Port 0:
-        any free port; `restart` keeps it.
+        any free port; `restart` keeps it. `security` is one of Kafka's protocols, such as SASL_SSL,
+        and `users` have passwords; certificates are made for it. See `client_settings`.
         """
         settings: dict[str, object] = dict(config or {})
         if not settings.keys().isdisjoint(("log.dir", "log.dirs")):
             raise ConfigError("pass `data_dir` instead of log.dirs to an embedded broker")
+        secured = _secured(security, users, settings)
         directory = Path(data_dir) if data_dir is not None else _temporary_directory()
-        settings.setdefault("listeners", f"PLAINTEXT://127.0.0.1:{port}")
+        settings.setdefault("listeners", f"{security or 'PLAINTEXT'}://127.0.0.1:{port}")
         # Kafka's 3 s avoid rebalances in large deployments; here they would only delay tests.
         settings.setdefault("group.initial.rebalance.delay.ms", 0)
         settings["log.dirs"] = str(directory)
         broker = cls(directory, settings, in_process=in_process)
         broker._owns_data_dir = data_dir is None
+        broker._security = secured
         try:
             broker._launch()
         except BaseException:
@@ -84,6 +96,16 @@ class Broker:
         if self._runner is None:
             raise MillstreamError("the broker is stopped; call restart()")
         return self._runner.addresses
+
+    def client_settings(self, user: str | None = None) -> dict[str, str]:
+        """The settings of a client, with librdkafka's names, as this user; by default as the first
+        one, or as nobody if there are none."""
+        settings = {"bootstrap.servers": self.bootstrap_servers}
+        if self._security is not None:
+            settings |= self._security.client_settings(user)
+        elif user is not None:
+            raise ConfigError("the broker has no users: start it with `security` and `users`")
+        return settings
 
     @property
     def metrics_url(self) -> str | None:
@@ -143,8 +165,28 @@ class Broker:
             how(runner)
 
     def _remove_temporary_data(self) -> None:
+        if self._security is not None:
+            self._security.close()
         if self._owns_data_dir:
             shutil.rmtree(self.data_dir, ignore_errors=True)
+
+
+def _secured(
+    security: str | None, users: Mapping[str, str] | None, settings: dict[str, object]
+) -> TrialSecurity | None:
+    """Adds to the settings. Imported only if it is asked for."""
+    if security is None:
+        if users:
+            raise ConfigError('users need security, such as security="SASL_SSL"')
+        return None
+    from millstream.broker.security.trial import TrialSecurity
+
+    if "listeners" in settings:
+        raise ConfigError("pass `security`, or listeners with their settings, not both")
+    secured = TrialSecurity(security, users or {})
+    for name, value in secured.settings.items():
+        settings.setdefault(name, value)
+    return secured
 
 
 class _Runner(Protocol):

@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import gc
 import logging
-import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -37,7 +36,7 @@ from millstream.broker.metadata.store import MetadataLog, OpenMetadata, registra
 from millstream.broker.metadata.topics import TopicManager
 from millstream.broker.network.connection import ConnectionLimits
 from millstream.broker.network.connections import Connections
-from millstream.broker.network.listener import Listener
+from millstream.broker.network.listeners import Listeners
 from millstream.broker.network.quotas import QuotaSwitch
 from millstream.broker.peers.peers import Peers
 from millstream.broker.replicas.fetch_sessions import FetchSessionCache
@@ -53,6 +52,7 @@ from millstream.clock import Clock, SystemClock
 from millstream.config.broker import BrokerConfig, Endpoint
 from millstream.coordination.cluster_records import BrokerEndpoint
 from millstream.errors import ApiError, ErrorCode, MillstreamError
+from millstream.security.protocol import SecurityProtocol
 from millstream.storage.directories import LogDirectories
 from millstream.storage.directory import LogDirectory
 from millstream.storage.filesystem import FileSystem
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from millstream.broker.security.audit import Audit
     from millstream.broker.security.authentication import AuthenticationCounters
     from millstream.broker.security.authorizer import Authorizer
-    from millstream.broker.security.tls import TlsListener
+    from millstream.broker.security.brokers import BrokerSecurity
     from millstream.broker.sharing.partitions import SharePartitions
     from millstream.broker.telemetry.clients import ClientTelemetry
 
@@ -92,6 +92,7 @@ class BrokerServer:
     actions: LoggedActions
     coordinators: Coordinators
     connections: Connections
+    listeners: Listeners
     peers: Peers
     replication: Replication
     producer_ids: ProducerIds
@@ -116,7 +117,6 @@ class BrokerServer:
         self.id = config.id
         self.metadata_cache = MetadataCache()
         self._executor = ThreadPoolExecutor(COLD_READ_THREADS, "millstream-cold-read")
-        self._listeners: list[Listener] = []
         self._share_partitions: SharePartitions | None = None
         self._counters: Counters | None = None
         self.metrics: MetricsServer | None = None  # if they are served
@@ -146,8 +146,7 @@ class BrokerServer:
     @property
     def listening_ports(self) -> dict[str, int]:
         """The port of each listener that is this broker's own."""
-        own = self._listeners[: len(self.config.endpoints)]
-        return {it.endpoint.listener: it.port for it in own}
+        return self.listeners.ports
 
     @property
     def metrics_address(self) -> str | None:
@@ -185,7 +184,8 @@ class BrokerServer:
         self._undo.callback(self._executor.shutdown)
         await self._open_data()
         self._wire()
-        endpoints = await self._bind()
+        self._undo.callback(self.listeners.close)
+        endpoints = await self.listeners.bind()
         await self._start_metrics()
         await self._claim_leadership()
         await self._create_first_users()
@@ -203,8 +203,7 @@ class BrokerServer:
         if not self.directories.clean:
             # It forgets what was lost, before others can write something else to that place.
             await self.coordinators.share_state_loaded()
-        for listener in self._listeners:
-            listener.start()
+        self.listeners.start()
         self.is_serving = True
         await self.log_moves.start()
         if self.metadata.has_controller:
@@ -265,7 +264,11 @@ class BrokerServer:
         self.topics = TopicManager(self.metadata, self.configs)
         self.actions = LoggedActions(self.metadata, self.configs, self.topics)
         self.peers = Peers(
-            self.loop, self.metadata, self.id, self._static_config.inter_broker_listener
+            self.loop,
+            self.metadata,
+            self.id,
+            self._static_config.inter_broker_listener,
+            self._broker_security(),
         )
         self._wire_replicas()
         self.producer_ids = ProducerIds(self.actions)
@@ -305,6 +308,18 @@ class BrokerServer:
         )
         self.connections = Connections(self.services, limits, handlers.find)
         QuotaSwitch(self.services, self.connections.quotas_changed)
+        self.listeners = Listeners(self.connections, self._shared_listeners)
+
+    def _broker_security(self) -> BrokerSecurity | None:
+        """Of connections to other brokers. Imported only with TLS or SASL."""
+        config = self._static_config
+        if config.listener_protocols[config.inter_broker_listener] is SecurityProtocol.PLAINTEXT:
+            return None
+        from millstream.broker.security.brokers import BrokerSecurity, check_broker_login
+
+        if self._shared_listeners or config.zookeeper_connect is not None:
+            check_broker_login(config)
+        return BrokerSecurity(lambda: self.configs.current)
 
     def _wire_replicas(self) -> None:
         self.replication = Replication(
@@ -475,62 +490,6 @@ class BrokerServer:
             cleaning.start()
             self._undo.push_async_callback(cleaning.stop)
 
-    async def _bind(self) -> list[BrokerEndpoint]:
-        """Open the listeners without accepting; returns the advertised addresses."""
-        told = self.config.advertised_endpoints
-        endpoints = []
-        self._prepare_authentication()
-        self._undo.callback(self._close_listeners)
-        for endpoint in self.config.endpoints:
-            listener = await self._listen(endpoint)
-            advertised = told[endpoint.listener]
-            endpoints.append(
-                BrokerEndpoint(
-                    endpoint.listener,
-                    _reachable_host(advertised.host),
-                    advertised.port or listener.port,
-                    self.config.listener_protocols[endpoint.listener],
-                )
-            )
-        for endpoint in self._shared_listeners:
-            await self._listen(endpoint, is_shared=True)
-        return endpoints
-
-    async def _listen(self, endpoint: Endpoint, *, is_shared: bool = False) -> Listener:
-        listener = Listener(
-            self.connections,
-            endpoint,
-            tls=self._tls_of(endpoint.listener),
-            is_shared=is_shared,
-        )
-        await listener.bind()
-        self._listeners.append(listener)
-        return listener
-
-    def _prepare_authentication(self) -> None:
-        """Imported only with SASL."""
-        config = self.config
-        if not any(config.listener_protocols[it.listener].uses_sasl for it in config.endpoints):
-            return
-        from millstream.broker.security.authentication import Authenticator
-        from millstream.broker.security.mechanisms import Mechanisms
-
-        def session_ms(listener: str, mechanism: str) -> int:
-            return self.config.listener_settings(listener, mechanism).connections_max_reauth_ms
-
-        mechanisms = Mechanisms(config, self.metadata, self.clock, cluster_id=self.cluster_id)
-        self._undo.callback(mechanisms.close)
-        self.configs.subscribe(lambda _, now: mechanisms.configure(now))
-        self.connections.authenticator = Authenticator(mechanisms, session_ms)
-
-    def _tls_of(self, listener: str) -> TlsListener | None:
-        """Imported only with TLS."""
-        if not self.config.listener_protocols[listener].uses_tls:
-            return None
-        from millstream.broker.security.tls import TlsListener
-
-        return TlsListener(listener, self.config.listener_settings(listener))
-
     async def _claim_leadership(self) -> None:
         """After an unclean stop offsets may be reused: a new leader epoch shows it to clients.
 
@@ -580,12 +539,8 @@ class BrokerServer:
                 error or "no answer from the metadata",
             )
 
-    def _close_listeners(self) -> None:
-        for listener in self._listeners:
-            listener.close()
-
     async def _stop_serving(self) -> None:
-        self._close_listeners()
+        self.listeners.close()
         self.connections.begin_close()
         if self._share_partitions is not None:
             await self._share_partitions.stop()
@@ -642,11 +597,6 @@ class BrokerServer:
         self.replication.cannot_write(full)
 
 
-def _reachable_host(host: str) -> str:
-    """The advertised host if the broker listens on every interface."""
-    return socket.getfqdn() if host in ("", "0.0.0.0", "::") else host
-
-
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """uvloop if available: see docs/decisions/0005-event-loop.md."""
     try:
@@ -665,7 +615,7 @@ def run(
 ) -> None:
     """Serve until SIGTERM or SIGINT, then stop cleanly. `ready` is called once, when serving.
 
-    SIGUSR1 logs the counters.
+    SIGUSR1 logs the counters; SIGHUP reads certificates again.
     """
     loop = new_event_loop()
     asyncio.set_event_loop(loop)
@@ -697,6 +647,8 @@ async def _serve(server: BrokerServer, ready: Callable[[BrokerServer], None]) ->
     server.stop_soon = stopping.set
     await server.start()
     loop.add_signal_handler(signal.SIGUSR1, server.log_counters)
+    if server.listeners.has_tls:  # else it ends the process, as of any program
+        loop.add_signal_handler(signal.SIGHUP, server.listeners.reload)
     collect_garbage_rarely()
     try:
         ready(server)

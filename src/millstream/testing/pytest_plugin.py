@@ -10,6 +10,10 @@ configuration:
 
     [tool.pytest.ini_options]
     millstream_config = ["num.partitions=4", "group.initial.rebalance.delay.ms=0"]
+    millstream_security = "SASL_SSL"
+    millstream_users = ["alice=secret"]
+
+With security, clients are made with `millstream.client_settings("alice")`.
 
 `millstream_spark` is a Spark session on two cores of this machine, fit for pipelines; one that the
 tests have made before is taken as it is.
@@ -50,6 +54,10 @@ class SharedBroker:
     def bootstrap_servers(self) -> str:
         return self.broker.bootstrap_servers
 
+    def client_settings(self, user: str | None = None) -> dict[str, str]:
+        """The settings of a client, with librdkafka's names; see `Broker.client_settings`."""
+        return self.broker.client_settings(user)
+
     def unique_topic(self, prefix: str = "topic") -> str:
         """A name that is not in use; the topic is created when it is first used."""
         return f"{prefix}-{self._session}-{next(self._numbers)}"
@@ -65,6 +73,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type="linelist",
         default=["group.initial.rebalance.delay.ms=0"],
     )
+    parser.addini(
+        "millstream_security",
+        "security protocol of the `millstream` fixture's broker, such as SASL_SSL",
+        default="",
+    )
+    parser.addini(
+        "millstream_users",
+        "users of the `millstream` fixture's broker, as name=password",
+        type="linelist",
+        default=[],
+    )
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +93,9 @@ def millstream(pytestconfig: pytest.Config) -> Iterator[SharedBroker]:
     from millstream.config.sources import parse_assignments
 
     settings = parse_assignments(pytestconfig.getini("millstream_config"))
-    with Broker.start(config=settings) as broker:
+    security = pytestconfig.getini("millstream_security") or None
+    users = parse_assignments(pytestconfig.getini("millstream_users"))
+    with Broker.start(config=settings, security=security, users=users) as broker:
         yield SharedBroker(broker)
 
 

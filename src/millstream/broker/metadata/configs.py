@@ -81,6 +81,7 @@ class ConfigManager:
         self._topics: dict[str, TopicConfig] = {}
         self._groups: dict[str, GroupConfig] = {}
         self._subscribers: list[ConfigSubscriber] = []
+        self.checks: list[Callable[[BrokerConfig], None]] = []  # of this broker's new settings
         self.current = config
         self._default_topic = config.topic_config()  # of all topics that set nothing themselves
         self._refresh(store.image)
@@ -381,9 +382,12 @@ class ConfigManager:
         touched = [changed for changed in after if after[changed] != before.get(changed)]
         check_dynamic(touched, per_broker=bool(name))
         if name:
-            self._static.with_dynamic(self.current.dynamic_default, after)
+            config = self._static.with_dynamic(self.current.dynamic_default, after)
         else:
-            self._static.with_dynamic(after, self.current.dynamic_broker)
+            config = self._static.with_dynamic(after, self.current.dynamic_broker)
+        if not name or int(name) == self.broker_id:
+            for check in self.checks:
+                check(config)
 
 
 def _aliases(name: str) -> tuple[str, ...]:

@@ -209,13 +209,22 @@ class Listener:
         except (OSError, ssl.CertificateError) as error:
             accepted.close()
             if self.tls is not None:
-                self._connections.failed_handshakes += 1
-                logger.warning(
-                    "connection from %s to %s closed: TLS handshake failed: %s",
-                    *(connection.client_host, self.endpoint.listener, _reason(error)),
-                )
+                self._handshake_failed(connection.client_host, error)
         finally:
             self._connections.expect_no_more(connection)
+
+    def _handshake_failed(self, host: str, error: Exception) -> None:
+        self._connections.failed_handshakes += 1
+        reason, listener = _reason(error), self.endpoint.listener
+        logger.warning(
+            "connection from %s to %s closed: TLS handshake failed: %s", host, listener, reason
+        )
+        audit = self._connections.services.audit
+        if audit is not None and self.tls is not None and self.tls.identify is not None:
+            from millstream.broker.security.audit import FailedAuthentication
+
+            failed = FailedAuthentication(host, listener, "SSL", None, reason)
+            audit.authentication_failed(failed)
 
 
 class CreationRate:

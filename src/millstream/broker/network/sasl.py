@@ -32,6 +32,7 @@ from millstream.protocol.sasl import (
 )
 from millstream.security.attempts import TooManyFailures
 from millstream.security.exchange import AuthenticationFailed
+from millstream.security.principal import USER_TYPE
 
 if TYPE_CHECKING:
     from millstream.config.broker import BrokerConfig
@@ -56,6 +57,8 @@ class SaslConnection(Connection):
         self._sasl = authenticator.begin(listener, "")
         self._is_waiting = False  # for its turn, or with the answer to a failure
         self._timer: asyncio.TimerHandle | None = None
+        self._mechanism = ""  # as the client wrote it, for logs
+        self._user: str | None = None  # who could not log in
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -138,19 +141,21 @@ class SaslConnection(Connection):
         super()._handle(frame)
 
     def _handshake(self, route: Route, correlation_id: int, mechanism: str, version: int) -> None:
+        self._mechanism = ascii(mechanism[:40])[1:-1]
         code, enabled = self._sasl.handshake(version, mechanism, self._now_ms())
         answer = {"error_code": code, "mechanisms": enabled}
         if code is ErrorCode.NONE:
             self._reply(route, correlation_id, answer)
         else:
-            shown = ascii(mechanism[:40])
-            self._refuse(f"mechanism {shown} is not enabled", route, correlation_id, answer)
+            reason = f"mechanism {self._mechanism} is not enabled"
+            self._refuse(reason, route, correlation_id, answer)
 
     def _authenticate(self, route: Route, correlation_id: int, token: bytes) -> None:
         def respond() -> None:
             try:
                 answer, lifetime_ms = self._respond(token)
             except AuthenticationFailed as error:
+                self._user = error.user
                 self._refuse(_described(error), route, correlation_id, _refusal(error.message))
                 return
             fields = {
@@ -253,6 +258,7 @@ class SaslConnection(Connection):
             "connection from %s to %s: authentication failed: %s",
             *(self.client_host, self._listener, reason),
         )
+        self._audit(reason)
 
         def close() -> None:
             if route is not None and fields is not None:
@@ -260,6 +266,21 @@ class SaslConnection(Connection):
             self.close_when_answered()
 
         self._wait(self._config.connection_failed_authentication_delay_ms, close)
+
+    def _audit(self, reason: str) -> None:
+        audit = self._connections.services.audit
+        if audit is not None:
+            from millstream.broker.security.audit import FailedAuthentication
+
+            audit.authentication_failed(
+                FailedAuthentication(
+                    self.client_host,
+                    self._listener,
+                    self._mechanism,
+                    None if self._user is None else f"{USER_TYPE}:{self._user}",
+                    reason,
+                )
+            )
 
 
 def _refusal(message: str) -> dict[str, Any]:

@@ -71,6 +71,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._end = 0  # of what was received
         self._long: memoryview | None = None  # a response that is too long for that buffer
         self._long_end = 0
+        self._is_last = False  # whether it closes when the requests in flight are answered
 
     def __len__(self) -> int:
         """How many requests are in flight."""
@@ -105,6 +106,12 @@ class PeerConnection(asyncio.BufferedProtocol):
             head += b"\0"
         self._transport.writelines([head, *pieces])
         return answer
+
+    def close_when_answered(self) -> None:
+        """Close once nothing is in flight; nothing more may be sent."""
+        self._is_last = True
+        if not self._in_flight:
+            self.close("the session has ended")
 
     def close(self, reason: str) -> None:
         """Close at once. Requests in flight fail."""
@@ -201,3 +208,5 @@ class PeerConnection(asyncio.BufferedProtocol):
                 return
         if not request.answer.done():
             request.answer.set_result(frame[start:])
+        if self._is_last and not self._in_flight:
+            self.close("the session has ended")

@@ -17,16 +17,20 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.broker.peers.connection import PeerConnection, PeerError, api_of
-from millstream.errors import ErrorCode, ProtocolError
+from millstream.broker.peers.login import log_in
+from millstream.errors import ConfigError, ErrorCode, ProtocolError
 from millstream.protocol.messages import Fields, decode_response, encode_request
 from millstream.protocol.wire import Buffer
 
 if TYPE_CHECKING:
+    import ssl
+
     from millstream.broker.metadata.store import MetadataStore
     from millstream.coordination.cluster import BrokerImage, ClusterImage
+    from millstream.security.login import Login
 
 TIMEOUT_SECONDS = 30.0
 CONNECT_SECONDS_MAX = 5.0
@@ -35,10 +39,23 @@ BACKOFF_SECONDS_MAX = 1.0
 IN_FLIGHT_MAX = 64
 WAITING_MAX = 10_000
 API_VERSIONS_VERSION = 3
+RENEWED_AT = 0.8  # of the life of a session
 CLIENT_ID_PREFIX = "broker-"
 SOFTWARE = {"client_software_name": "millstream-broker", "client_software_version": "1"}
 
 Versions = dict[int, tuple[int, int]]
+
+
+class PeerSecurity(Protocol):
+    """TLS and SASL of connections to other brokers."""
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """None without TLS. Raises `ConfigError`."""
+        ...
+
+    def login(self) -> Login | None:
+        """A new one for each connection; None without SASL."""
+        ...
 
 
 class Peer:
@@ -50,11 +67,14 @@ class Peer:
         broker_id: int,
         find_address: Callable[[int], tuple[str, int]],
         client_id: str,
+        security: PeerSecurity | None = None,
     ) -> None:
         self.broker_id = broker_id
         self._loop = loop
         self._find_address = find_address
         self._client_id = client_id
+        self._security = security
+        self._renew_at: float | None = None  # when this broker has to log in again
         self._connection: PeerConnection | None = None
         self._versions: Versions = {}
         self._opening: asyncio.Task[PeerConnection] | None = None
@@ -148,7 +168,11 @@ class Peer:
     async def _connected(self) -> PeerConnection:
         connection = self._connection
         if connection is not None and connection.lost is None:
-            return connection
+            if self._renew_at is None or self._loop.time() < self._renew_at:
+                return connection
+            # A connection that logs in again cannot have requests in flight: open another one.
+            self._connection = None
+            connection.close_when_answered()
         if self._is_closed:
             raise PeerError("this broker is stopping")
         if self._opening is None:
@@ -186,17 +210,42 @@ class Peer:
         connection = PeerConnection(self._loop, name, self._client_id)
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
-                await self._loop.create_connection(lambda: connection, host, port)
+                await self._open_transport(connection, host, port)
                 self._versions = await self._ask_versions(connection)
+                self._renew_at = await self._log_in(connection)
         except TimeoutError:
             connection.close("the connection attempt took too long")
             raise PeerError(f"{name}: no connection after {CONNECT_SECONDS_MAX:g} s") from None
         except OSError as error:
             raise PeerError(f"{name}: cannot connect: {error.strerror or error}") from error
+        except ConfigError as error:  # files of certificates that are gone, say
+            raise PeerError(f"{name}: cannot connect: {error}") from error
         except BaseException:
             connection.close("the connection attempt was given up")
             raise
         return connection
+
+    async def _open_transport(self, connection: PeerConnection, host: str, port: int) -> None:
+        context = None if self._security is None else self._security.tls_context()
+        if context is None:
+            await self._loop.create_connection(lambda: connection, host, port)
+            return
+        await self._loop.create_connection(
+            lambda: connection,
+            *(host, port),
+            ssl=context,
+            server_hostname=host,
+            ssl_handshake_timeout=CONNECT_SECONDS_MAX,
+        )
+
+    async def _log_in(self, connection: PeerConnection) -> float | None:
+        """With SASL, if the listener has it. Returns when to do it again."""
+        login = None if self._security is None else self._security.login()
+        if login is None:
+            return None
+        began = self._loop.time()
+        lifetime_ms = await log_in(connection, login, timeout_seconds=CONNECT_SECONDS_MAX)
+        return None if lifetime_ms == 0 else began + RENEWED_AT * lifetime_ms / 1000
 
     async def _ask_versions(self, connection: PeerConnection) -> Versions:
         """Brokers of different versions run together while a cluster is upgraded."""
@@ -225,8 +274,11 @@ class Peers:
         metadata: MetadataStore,
         broker_id: int,
         listener: str,
+        security: PeerSecurity | None = None,
     ) -> None:
-        """`listener` is the name of the listener that brokers use among themselves."""
+        """`listener` is the name of the listener that brokers use among themselves, `security`
+        what it needs, if it is not PLAINTEXT."""
+        self._security = security
         self._loop = loop
         self._metadata = metadata
         self._broker_id = broker_id
@@ -240,7 +292,7 @@ class Peers:
         peer = self._peers.get((broker_id, lane))
         if peer is None:
             client_id = f"{CLIENT_ID_PREFIX}{self._broker_id}" + (f"-{lane}" if lane else "")
-            peer = Peer(self._loop, broker_id, self._address, client_id)
+            peer = Peer(self._loop, broker_id, self._address, client_id, self._security)
             if self._is_closed:
                 peer.close()
             self._peers[broker_id, lane] = peer

@@ -62,6 +62,11 @@ class Supervisor:
         """The addresses that all workers share."""
         return ",".join(f"{it.host or socket.getfqdn()}:{it.port}" for it in self._shared)
 
+    @property
+    def has_tls(self) -> bool:
+        protocols = self._config.listener_protocols
+        return any(protocols[it.listener].uses_tls for it in self._config.endpoints)
+
     async def start(self) -> None:
         """Return when all workers serve. If it raises, none is left."""
         try:
@@ -196,7 +201,8 @@ def check_count(workers: int) -> None:
 
 
 def run(config: BrokerConfig, workers: int) -> None:
-    """Run the workers until SIGTERM or SIGINT, then stop them. SIGUSR1 goes to all of them."""
+    """Run the workers until SIGTERM or SIGINT, then stop them. SIGUSR1 and
+    SIGHUP go to all of them."""
     asyncio.run(_run(Supervisor(config, workers)))
 
 
@@ -208,6 +214,8 @@ async def _run(supervisor: Supervisor) -> None:
     await _unless(stopping, supervisor.start())
     if not stopping.is_set():
         loop.add_signal_handler(signal.SIGUSR1, supervisor.send, signal.SIGUSR1)
+        if supervisor.has_tls:
+            loop.add_signal_handler(signal.SIGHUP, supervisor.send, signal.SIGHUP)
         print(_ready_line(supervisor), flush=True)
         await _unless(stopping, supervisor.supervise())
     await supervisor.stop()
