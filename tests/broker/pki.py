@@ -18,6 +18,7 @@ class Pki:
     authority_file: Path
     broker_store: Path
     client_store: Path
+    now: datetime  # when they were signed
 
     @property
     def settings(self) -> dict[str, str]:
@@ -59,4 +60,4 @@ def make_pki(directory: Path, *, name: str = "test") -> Pki:
         store = directory / f"{name}-{who}.pem"
         store.write_text(authority.sign(who, now, hosts=["localhost", "127.0.0.1"]).pem)
         stores.append(store)
-    return Pki(authority, authority_file, *stores)
+    return Pki(authority, authority_file, stores[0], stores[1], now)

@@ -16,7 +16,10 @@ def test_names_are_never_the_same(millstream: SharedBroker) -> None:
 
 
 def test_fixture_takes_its_settings_from_the_project(pytester: pytest.Pytester) -> None:
-    pytester.makeini("[pytest]\nmillstream_config =\n    num.partitions=5\n")
+    pytester.makeini(
+        "[pytest]\nmillstream_config =\n    num.partitions=5\n"
+        "millstream_security = SASL_SSL\nmillstream_users =\n    alice=secret\n"
+    )
     pytester.makepyfile(
         """
         from confluent_kafka.admin import AdminClient
@@ -25,7 +28,7 @@ def test_fixture_takes_its_settings_from_the_project(pytester: pytest.Pytester) 
             assert millstream.broker.is_running
 
         def test_shared(millstream):
-            admin = AdminClient({"bootstrap.servers": millstream.bootstrap_servers})
+            admin = AdminClient(millstream.client_settings("alice"))
             topic = millstream.unique_topic()
             assert len(admin.list_topics(topic, timeout=60).topics[topic].partitions) == 5
         """

@@ -139,8 +139,8 @@ def test_sessions_of_brokers_end_and_replication_goes_on(
 
 
 def test_secured_workers_serve_together(pki: Pki, tmp_path: Path) -> None:
-    settings = {**sasl_settings(pki, "PLAIN")}
-    workers = start_workers(tmp_path / "data", 2, settings)
+    settings = sasl_settings(pki, "PLAIN")
+    workers = start_workers(tmp_path / "data", 2, settings)  # listeners win over its --listen
     try:
         exchange(client(pki, workers.bootstrap), "among-workers", partitions=6, replicas=1)
     finally:
