@@ -49,6 +49,7 @@ DEFAULT = (
 EXTRA = (
     "slow_clients",
     "authentication",
+    "tls",
     "cluster",
     "cold_reads",
     "soak",
