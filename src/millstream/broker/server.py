@@ -358,11 +358,16 @@ class BrokerServer:
         if not (config.has_authorizer or config.millstream_audit_log):
             return None
         from millstream.broker.security.audit import Audit
-        from millstream.broker.security.authorizer import Authorizer
+        from millstream.broker.security.authorizer import Authorizer, warn_about_brokers
 
         with_allowed = config.millstream_audit_allowed
         self._audit = Audit(self.tasks, self.clock, self.id, with_allowed=with_allowed)
-        return Authorizer(self.metadata, config, self._audit) if config.has_authorizer else None
+        if not config.has_authorizer:
+            return None
+        authorizer = Authorizer(self.metadata, config, self._audit)
+        if config.zookeeper_connect is not None or self._shared_listeners:
+            warn_about_brokers(config, authorizer)
+        return authorizer
 
     def _open_audit(self) -> None:
         if self._audit is not None and self.config.millstream_audit_log:

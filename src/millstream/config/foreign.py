@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from millstream.errors import ConfigError
 
-_NO_SECURITY = "security is not supported yet, and ignoring it would leave the broker open"
+_NO_TOKENS = "there are no delegation tokens, and ignoring it would hide that"
 _NO_CLASSES = "it is a Java class; ignoring it could leave the broker open"
 _NO_SASL = "this part of SASL is not supported, and ignoring it could leave the broker open"
 _NO_POLICIES = "policies are Java classes; ignoring one would let through what it forbids"
@@ -19,8 +19,8 @@ DANGEROUS = {
     "ssl.engine.factory.class": _NO_CLASSES,
     "security.providers": _NO_CLASSES,
     "sasl.": _NO_SASL,
-    "principal.builder.class": _NO_SECURITY,
-    "delegation.token.": _NO_SECURITY,
+    "principal.builder.class": _NO_CLASSES,
+    "delegation.token.": _NO_TOKENS,
     "create.topic.policy.class.name": _NO_POLICIES,
     "alter.config.policy.class.name": _NO_POLICIES,
     "client.quota.callback.class": _NO_POLICIES,

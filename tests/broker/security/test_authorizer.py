@@ -5,7 +5,16 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from millstream.broker.security.authorizer import DECISIONS_MAX, Authorizer, Rights
+import pytest
+
+from millstream.broker.security.authorizer import (
+    DECISIONS_MAX,
+    Authorizer,
+    Rights,
+    principal_of_brokers,
+    warn_about_brokers,
+)
+from millstream.config.broker import BrokerConfig
 from millstream.coordination.cluster import ClusterImage
 from millstream.coordination.cluster_security import (
     RemoveAccessControlEntryRecord,
@@ -151,3 +160,31 @@ def test_addresses_of_version_6_are_compared_in_one_form() -> None:
     assert not world.rights.allows(READ, TOPIC, "t")
     assert world.authorizer.rights_of(world.client, "::1").allows(READ, TOPIC, "t")
     assert world.authorizer.rights_of(world.client, "::1%lo").allows(READ, TOPIC, "t")
+
+
+PLAIN = 'PlainLoginModule required username="broker" password="s3cret" user_broker="s3cret";'
+OVER_SASL = {
+    "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "sasl.jaas.config": f"org.apache.kafka.common.security.plain.{PLAIN}",
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "principal"),
+    [({}, ANONYMOUS), (OVER_SASL, Principal("User", "broker"))],
+)
+def test_brokers_that_are_no_super_users_are_warned_about(
+    settings: dict[str, object], principal: Principal, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = BrokerConfig.from_values(settings)
+    assert principal_of_brokers(config) == principal
+    warn_about_brokers(config, World().authorizer)
+    (record,) = caplog.records
+    assert f"as {principal} (listener" in record.getMessage()
+    assert "super.users" in record.getMessage()
+    assert "s3cret" not in caplog.text
+    caplog.clear()
+    warn_about_brokers(config, World(super_users=f"User:x;{principal}").authorizer)
+    assert not caplog.records

@@ -9,11 +9,14 @@ The audit records every decision about a resource that a request names.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Protocol
 
 from millstream.config.authorization import super_users
+from millstream.config.sasl import MODULES, jaas_of
 from millstream.security.acl_index import AclIndex
 from millstream.security.acls import OPERATIONS_OF, Operation, ResourceType, canonical_host
+from millstream.security.principal import ANONYMOUS, USER_TYPE, Principal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,9 +25,11 @@ if TYPE_CHECKING:
     from millstream.broker.metadata.store import MetadataStore
     from millstream.broker.security.audit import Audit
     from millstream.config.authorization import AuthorizationSettings
+    from millstream.config.broker import BrokerConfig
     from millstream.coordination.cluster import ClusterImage
     from millstream.security.acls import AclEntry
-    from millstream.security.principal import Principal
+
+logger = logging.getLogger("millstream.authorizer")
 
 DECISIONS_MAX = 2_000  # of one connection; then all are forgotten
 
@@ -63,6 +68,35 @@ class Authorizer:
     def rights_of(self, client: Authenticated, host: str) -> Rights:
         """The rights of a connection, from this address."""
         return Rights(self, client, host)
+
+
+def principal_of_brokers(config: BrokerConfig) -> Principal | None:
+    """As whom brokers connect to each other. None if the settings do not say: a certificate does,
+    or nothing."""
+    listener = config.inter_broker_listener
+    protocol = config.listener_protocols[listener]
+    if not protocol.uses_sasl:
+        return None if protocol.uses_tls else ANONYMOUS
+    mechanism = config.listener_settings(listener).sasl_mechanism_inter_broker_protocol
+    if mechanism not in MODULES:
+        return None
+    jaas = jaas_of(mechanism, config.listener_settings(listener, mechanism))
+    login = None if jaas is None else jaas.login
+    return None if login is None else Principal(USER_TYPE, login[0])
+
+
+def warn_about_brokers(config: BrokerConfig, authorizer: Authorizer) -> None:
+    """Brokers that are no super users refuse each other's requests."""
+    principal = principal_of_brokers(config)
+    if principal is not None and str(principal) not in authorizer.super_users:
+        logger.warning(
+            "brokers connect to each other as %s (listener %s), which is not in super.users: they "
+            "will refuse each other's requests, so that replication, transactions and share groups "
+            "fail. Add it to super.users%s",
+            principal,
+            config.inter_broker_listener,
+            ", after the listener is protected" if principal == ANONYMOUS else "",
+        )
 
 
 class Rights:
