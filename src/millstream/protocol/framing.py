@@ -68,6 +68,7 @@ class FrameReader:
         "_may_exceed",
         "_pool",
         "_position",
+        "_reserved_bytes",
         "_rest",
         "_shared",
         "long_frame_count",
@@ -90,10 +91,20 @@ class FrameReader:
         self._may_exceed = False  # whether a long frame may be kept beyond the limit
         self.needs_memory = False  # whether a long frame has to wait until others release memory
 
-    def limit(self, frame_bytes_max: int, name: str = "socket.request.max.bytes") -> None:
-        """Accept no longer frames than that, from the next one on; `name` is in the error."""
+    def limit(
+        self,
+        frame_bytes_max: int,
+        name: str = "socket.request.max.bytes",
+        *,
+        reserved_bytes: int = SHARED_BUFFER_BYTES,
+    ) -> None:
+        """Accept no longer frames than that, from the next one on; `name` is in the error.
+
+        So much is reserved for a long frame when it begins, whatever of it has arrived.
+        """
         self._frame_bytes_max = frame_bytes_max
         self._limit_name = name
+        self._reserved_bytes = reserved_bytes
 
     def get_buffer(self) -> memoryview:
         """The buffer for the next read. Frames returned earlier become invalid."""
@@ -216,7 +227,7 @@ class FrameReader:
 
     def _reserve_long(self, received_bytes: int, received: memoryview, *, is_first: bool) -> None:
         """Make room for a long frame: four times what has arrived, up to what it needs."""
-        capacity = min(self._long_needed, max(SHARED_BUFFER_BYTES, 4 * received_bytes))
+        capacity = min(self._long_needed, max(self._reserved_bytes, 4 * received_bytes))
         self.needs_memory = False
         if capacity > len(self._long) and not self._may_exceed:
             pool = self._pool

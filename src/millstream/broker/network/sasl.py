@@ -42,6 +42,9 @@ logger = logging.getLogger("millstream.security")
 _LENGTH = Struct(">i")
 
 
+RESERVED_BYTES = 4096  # at first, for a frame before authentication
+
+
 class SaslConnection(Connection):
     """See the module."""
 
@@ -66,7 +69,11 @@ class SaslConnection(Connection):
             return
         config = self._config
         self._sasl = self._authenticator.begin(self._listener, self.client_host)
-        self._frames.limit(config.sasl_server_max_receive_size, "sasl.server.max.receive.size")
+        self._frames.limit(
+            config.sasl_server_max_receive_size,
+            "sasl.server.max.receive.size",
+            reserved_bytes=RESERVED_BYTES,  # whoever it is may only say that much will come
+        )
         self._limit_time()
 
     @property
@@ -79,6 +86,7 @@ class SaslConnection(Connection):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._stop_timer()
+        self._sasl.close()
         super().connection_lost(error)
 
     def _take_principal(self, identify: Identify) -> None:

@@ -86,7 +86,7 @@ class Authentication:
         self._wrong_mechanism: str | None = None  # what it tried to authenticate again with
         self._exchange: SaslExchange | None = None
         self._has_tokens = False  # whether one of this exchange has come
-        self._began_at_ms = 0  # the last authentication, monotonic
+        self._began_again_at_ms: int | None = None  # monotonic
 
     @property
     def is_first_token(self) -> bool:
@@ -98,6 +98,10 @@ class Authentication:
         """Whether the client was authenticated before."""
         return self.principal is not None
 
+    def close(self) -> None:
+        """The connection has ended: keep nothing of what the client has sent."""
+        self._exchange = None
+
     def api_versions(self) -> None:
         """Raises `ProtocolError` if it comes twice."""
         if self.state is not State.BEFORE:
@@ -105,7 +109,8 @@ class Authentication:
         self.state = State.HANDSHAKE
 
     def may_begin_again(self, now_ms: int) -> bool:
-        return now_ms - self._began_at_ms >= REAUTHENTICATION_MS_MIN
+        last_ms = self._began_again_at_ms
+        return last_ms is None or now_ms - last_ms >= REAUTHENTICATION_MS_MIN
 
     def handshake(
         self, version: int, mechanism: str, now_ms: int
@@ -122,7 +127,8 @@ class Authentication:
         else:
             self._exchange = self._mechanisms.begin(self._listener, mechanism, self._host)
             self._mechanism = mechanism
-        self._began_at_ms = now_ms
+        if self.is_again:
+            self._began_again_at_ms = now_ms
         self._has_tokens = False
         is_bare = version == 0 and not self.is_again
         self.state = State.BARE_TOKENS if is_bare else State.TOKENS
