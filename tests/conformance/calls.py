@@ -382,7 +382,6 @@ _CONFIGS = [
     *((TOPIC_CONFIG, name) for name in NAMED),
     *((GROUP_CONFIG, name) for name in GROUPS),
     (BROKER_CONFIG, "1"),
-    (BROKER_CONFIG, ""),
 ]
 _SETTINGS = {
     TOPIC_CONFIG: ("retention.ms", "1000000"),
@@ -593,7 +592,6 @@ _NUMBERS = {
     "low_watermark",
     "offset",
     "resource_type",
-    "start_offset",
 }
 _COUNTED = {"configs", "members", "current_voters", "active_producers", "entries"}
 _IGNORED = {

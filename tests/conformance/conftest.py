@@ -13,6 +13,7 @@ from tests.peers.cache import PeerMissing
 from tests.peers.clients import CLIENTS
 from tests.peers.java_runtime import ToolRunner, classpath
 from tests.peers.kafka import start_kafka
+from tests.peers.secured import Secured, start_secured
 from tests.peers.servers import Server, start_millstream, start_workers
 
 MARKS = {
@@ -24,6 +25,9 @@ MARKS = {
 }
 
 
+_BROKERS: dict[str, Any] = {"broker": "session", "own_broker": "module", "secured": "module"}
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     kinds: list[Any] = ["millstream"]
     peer = metafunc.config.getoption("--peer")
@@ -31,7 +35,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         kinds.append(pytest.param("apache-kafka", marks=pytest.mark.java))
     elif peer == "workers" and "client" in metafunc.fixturenames:
         kinds.append("workers")
-    for fixture, scope in (("broker", "session"), ("own_broker", "module")):
+    for fixture, scope in _BROKERS.items():
         if fixture in metafunc.fixturenames:
             metafunc.parametrize(fixture, kinds, indirect=True, scope=scope)
 
@@ -55,6 +59,18 @@ def own_broker(
     server = start_broker(request.param, tmp_path_factory.mktemp(request.param), settings)
     yield BrokerUnderTest(server)
     server.stop()
+
+
+@pytest.fixture(scope="module")
+def secured(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Secured]:
+    """A broker for one module, with listeners of all kinds, SECURED_USERS and OWN_SETTINGS."""
+    settings = SETTINGS | getattr(request.module, "OWN_SETTINGS", {})
+    users = getattr(request.module, "SECURED_USERS", ())
+    running = start_secured(request.param, tmp_path_factory.mktemp("secured"), users, settings)
+    yield running
+    running.stop()
 
 
 def start_broker(kind: str, directory: Path, settings: Mapping[str, str]) -> Server:

@@ -42,4 +42,17 @@ DIFFERENCES: dict[str, Difference] = {
         kafka=2,
         millstream=1,
     ),
+    "id of a topic in AlterShareGroupOffsets": Difference(
+        "Apache Kafka answers a topic that the user may not read with its id, and so tells that it "
+        "exists; Millstream answers as if it did not",
+        kafka="id:",
+        millstream="",
+    ),
+    "unknown user of SCRAM": Difference(
+        "Apache Kafka refuses an unknown user at the first message, and so tells who is known; "
+        "Millstream goes on with a salt that it made up, and refuses at the proof, as with a wrong "
+        "password",
+        kafka=1,
+        millstream=2,
+    ),
 }

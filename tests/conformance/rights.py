@@ -194,19 +194,19 @@ def victims(user: str) -> list[str]:
     return [f"{owner}-victim-{way}-{user}" for owner in ("my", "other") for way in ("name", "id")]
 
 
-def create_world(broker: Secured) -> World:
-    """As the super user."""
+def create_world(broker: Secured, users: Sequence[str] = USERS) -> World:
+    """As the super user, with the victims of these users."""
     world = World(broker)
     with broker.wire(ADMIN) as admin:
         create_acls(admin, [acl for acls in RIGHTS.values() for acl in acls])
-        _create_topics(admin, [*TOPICS, *(name for user in USERS for name in victims(user))])
+        _create_topics(admin, [*TOPICS, *(name for user in users for name in victims(user))])
         answer = admin.call("metadata", 12, topics=None)
         world.ids = {topic.name: topic.topic_id for topic in answer.topics}
         world.names = {topic_id: name for name, topic_id in world.ids.items()}
         _await_coordinators(admin)
         for owner in ("my", "other"):
             _produce(admin, f"{owner}-topic", [b"a", b"b", b"c"])
-            for group in (f"{owner}-group", *(f"{owner}-victim-{user}" for user in USERS)):
+            for group in (f"{owner}-group", *(f"{owner}-victim-{user}" for user in users)):
                 _commit(admin, group, f"{owner}-topic")
         for transactional_id in TRANSACTIONS:
             _begin_producer(admin, transactional_id)

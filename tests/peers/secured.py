@@ -11,6 +11,7 @@ The super user is `admin`; what others may do is told to the running broker thro
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import ssl
@@ -40,6 +41,7 @@ SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 OAUTH_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 OAUTH_VALIDATOR = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
 SCRAM = {"SCRAM-SHA-256": (1, "sha256"), "SCRAM-SHA-512": (2, "sha512")}
+_strangers = itertools.count()
 _MECHANISMS = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
 
 
@@ -58,10 +60,11 @@ class Certificates:
         self.authority = directory / f"{name}.pem"
         self.authority.write_text(self._made.certificate)
 
-    def sign(self, name: str, *, host: str = "127.0.0.1", days: int = 30) -> Path:
-        """A key and its certificate, in one file; for -1 days, it has expired."""
+    def sign(self, name: str, *, host: str = "127.0.0.1", expired: bool = False) -> Path:
+        """A key and its certificate, in one file."""
+        signed_at = datetime.now(UTC) - timedelta(days=2 if expired else 0)
         store = self._directory / f"{name}.pem"
-        store.write_text(self._made.sign(name, datetime.now(UTC), hosts=[host], days=days).pem)
+        store.write_text(self._made.sign(name, signed_at, hosts=[host], days=1).pem)
         return store
 
     def client_context(self, store: Path | None = None) -> ssl.SSLContext:
@@ -169,6 +172,13 @@ class Secured:
             raise
         return wire
 
+    def stranger(self, listener: str = "SASL_PLAINTEXT", **options: Any) -> SecuredWire:
+        """A connection before anything was said, from an address that nobody else has: those who
+        fail to authenticate make others at their address wait."""
+        number = next(_strangers)
+        source = f"127.{1 + number // 62_500 % 250}.{number // 250 % 250}.{1 + number % 250}"
+        return SecuredWire(self.address(listener), source=source, **options)
+
     def add_scram_user(self, user: str, *mechanisms: str) -> None:
         """With the password of `password_of`, for these mechanisms, or for both."""
         upsertions = []
@@ -242,6 +252,7 @@ def secured_settings(
     settings = {
         "authorizer.class.name": AUTHORIZER,
         "super.users": f"User:{ADMIN}",
+        "connection.failed.authentication.delay.ms": "1",
         "listener.security.protocol.map": ",".join(
             [f"{name}:{name}" for name in LISTENERS] + ["CONTROLLER:SASL_PLAINTEXT"]
         ),

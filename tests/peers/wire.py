@@ -36,10 +36,15 @@ class ConnectionEnded(Exception):
 
 class Wire:
     def __init__(
-        self, bootstrap: str, timeout_seconds: float = PATIENCE_SECONDS, client_id: str = "wire"
+        self,
+        bootstrap: str,
+        timeout_seconds: float = PATIENCE_SECONDS,
+        client_id: str = "wire",
+        source: str = "",
     ) -> None:
+        """From this address of the machine, if it matters."""
         host, port = bootstrap.rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)), timeout_seconds)
+        self.socket = socket.create_connection((host, int(port)), timeout_seconds, (source, 0))
         self._correlation_id = 0
         self._client_id = client_id
 

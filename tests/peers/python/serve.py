@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tests.peers.programs import Record, decode_record, encode_record
@@ -31,6 +32,11 @@ def serve(
     while line := sys.stdin.readline():
         command = json.loads(line)
         try:
+            if "security" in command["config"]:
+                from tests.peers.security import TRANSLATIONS
+
+                translate = TRANSLATIONS[Path(sys.argv[0]).stem]
+                command["config"] |= translate(command["config"].pop("security"))
             match command["action"]:
                 case "produce":
                     records = [decode_record(record) for record in command["records"]]

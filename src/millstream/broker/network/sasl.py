@@ -72,7 +72,7 @@ class SaslConnection(Connection):
         self._frames.limit(
             config.sasl_server_max_receive_size,
             "sasl.server.max.receive.size",
-            reserved_bytes=RESERVED_BYTES,  # whoever it is may only say that much will come
+            reserved_bytes=RESERVED_BYTES,  # a stranger may say that much will come
         )
         self._limit_time()
 
