@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.security.attempts import (
+    FAILURES_MAX,
     FORGOTTEN_AFTER_MS,
     STEP_MAX_MS,
     TOLERATED,
@@ -61,6 +62,16 @@ def test_failures_are_forgotten_one_by_one() -> None:
     assert [attempts.wait_ms(HOST, later) for _ in range(2)] == [0, 0]
     attempts.failed(HOST, later)
     assert [attempts.wait_ms(HOST, later) for _ in range(2)] == [0, 200]
+
+
+def test_address_that_has_stopped_soon_waits_no_more() -> None:
+    """As a thousand programs behind one address with a wrong password, which is corrected."""
+    attempts = after_failures(1000)
+    assert attempts.wait_ms(HOST, 0) == 0
+    assert attempts.wait_ms(HOST, 0) == STEP_MAX_MS
+    for _ in range(FAILURES_MAX - TOLERATED):
+        attempts.succeeded(HOST)
+    assert [attempts.wait_ms(HOST, 0) for _ in range(3)] == [0, 0, 0]
 
 
 def test_success_takes_back_one_failure() -> None:

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from ipaddress import IPv6Address, ip_address
 
 TOLERATED = 10  # failures of an address without consequences
+FAILURES_MAX = TOLERATED + 6  # more are not counted: an address that has stopped soon waits no more
 FORGOTTEN_AFTER_MS = 10_000  # each failure
 STEP_MIN_MS = 100  # between two authentications, doubled with each failure
 STEP_MAX_MS = 5_000
@@ -57,7 +58,7 @@ class FailedAttempts:
         begins_ms = max(now_ms, address.free_ms)
         if begins_ms - now_ms > WAIT_MAX_MS:
             raise TooManyFailures
-        address.free_ms = begins_ms + min(STEP_MIN_MS << min(excess, 16), STEP_MAX_MS)
+        address.free_ms = begins_ms + min(STEP_MIN_MS << excess, STEP_MAX_MS)
         return begins_ms - now_ms
 
     def failed(self, host: str, now_ms: int) -> None:
@@ -69,7 +70,7 @@ class FailedAttempts:
             address = self._addresses[network] = _Address(now_ms)
         self._addresses.move_to_end(network)
         self._forget(address, now_ms)
-        address.failures += 1
+        address.failures = min(address.failures + 1, FAILURES_MAX)
 
     def succeeded(self, host: str) -> None:
         """Takes back one failure only: a user of this address may be guessing at another's."""

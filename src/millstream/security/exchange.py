@@ -45,14 +45,23 @@ class AuthenticationFailed(MillstreamError):
     """The client is not who it says, or does not follow the mechanism.
 
     `message` is for the client and does not say whether a user exists; `reason` is for the log.
-    Neither contains secrets. `user` is the name that was tried, if it was sent.
+    Neither contains secrets. `user` is the name that was tried, if it was sent. `is_guess`: it may
+    have been a guess of a password (nobody guesses signed tokens).
     """
 
-    def __init__(self, message: str, reason: str | None = None, user: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        reason: str | None = None,
+        user: str | None = None,
+        *,
+        is_guess: bool = True,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.reason = message if reason is None else reason
         self.user = user
+        self.is_guess = is_guess
 
 
 def wrong_credentials(mechanism: str, reason: str, user: str | None = None) -> AuthenticationFailed:

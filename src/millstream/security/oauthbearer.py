@@ -55,7 +55,7 @@ class OauthBearerExchange:
     def respond(self, token: bytes) -> bytes:
         if self._why_not is not None:
             said = "" if token == _ACKNOWLEDGED else "; the client went on after the refusal"
-            raise AuthenticationFailed(_INVALID_TOKEN, self._why_not + said)
+            raise AuthenticationFailed(_INVALID_TOKEN, self._why_not + said, is_guess=False)
         if self.is_complete:
             raise AuthenticationFailed("Authentication failed: a message after the last one")
         authzid, bearer = _parse(token)

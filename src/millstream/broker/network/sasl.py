@@ -226,7 +226,12 @@ class SaslConnection(Connection):
     def _respond(self, token: bytes) -> tuple[bytes, int]:
         sasl = self._sasl
         wall_ms = self._connections.services.clock.now_ms()
-        answer, lifetime_ms = sasl.authenticate(token, self._now_ms(), wall_ms)
+        try:
+            answer, lifetime_ms = sasl.authenticate(token, self._now_ms(), wall_ms)
+        except AuthenticationFailed as error:
+            if error.is_guess:
+                self._authenticator.attempts.failed(self.client_host, self._now_ms())
+            raise
         if sasl.state is State.AUTHENTICATED and sasl.principal is not None:
             self._stop_timer()
             self._authenticator.attempts.succeeded(self.client_host)
@@ -261,7 +266,6 @@ class SaslConnection(Connection):
         fields: dict[str, Any] | None = None,
     ) -> None:
         """Answer later, then close."""
-        self._authenticator.attempts.failed(self.client_host, self._now_ms())
         logger.warning(
             "connection from %s to %s: authentication failed: %s",
             *(self.client_host, self._listener, reason),
