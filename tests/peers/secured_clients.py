@@ -84,6 +84,8 @@ def allow(secured: Secured, user: str, rights: Iterable[str]) -> None:
                 AclPermissionType.ALLOW,
             )
         )
+    if not bindings:
+        return
     admin = admin_of(secured)
     for future in admin.create_acls(bindings).values():
         future.result(PATIENCE_SECONDS)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millstream.client.cluster import Cluster, check
-from millstream.errors import ErrorCode
+from millstream.errors import ApiError, ErrorCode
 
 BROKER_DEFAULT = -1
+_REFUSED = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 TIMEOUT_MS = 30_000
 
 
@@ -41,6 +42,16 @@ def create_topics(cluster: Cluster, topics: Sequence[NewTopic]) -> None:
     }
     answer: Any = cluster.retrying(lambda: cluster.any_connection().call("create_topics", request))
     for it in answer.topics:
+        if it.error_code in _REFUSED and _is_there(cluster, it.name):
+            continue  # brokers refuse it before they look for it
         if it.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             detail = it.error_message or it.error_code.description
             check(it.error_code, f"cannot create topic {it.name}: {detail}", "create_topics")
+
+
+def _is_there(cluster: Cluster, topic: str) -> bool:
+    """Whether the user sees the topic."""
+    try:
+        return topic in cluster.retrying(lambda: cluster.refresh([topic]))
+    except ApiError:
+        return False
