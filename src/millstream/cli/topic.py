@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
+from millstream.cli.backlog import describe_backlog, show_backlog
 from millstream.cli.cluster import REQUEST_TIMEOUT_S, Cluster, wait_each
 from millstream.cli.failures import usage_error
 from millstream.cli.log_dirs import log_dirs
@@ -161,7 +162,8 @@ def describe(
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
 ) -> None:
-    """Show partitions, offsets and settings of topics.
+    """Show partitions, offsets and settings of topics; with a backlog policy, what groups have
+    not read and whether the policy applies.
 
     [bold]Examples[/bold]
 
@@ -196,12 +198,19 @@ def describe_topic(cluster: Cluster, topic: str, all_settings: bool) -> dict[str
         }
         for _, index in indexes
     ]
+    every = cluster.settings_of(topic)
     settings = {
         name: entry.value
-        for name, entry in sorted(cluster.settings_of(topic).items())
+        for name, entry in sorted(every.items())
         if all_settings or entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
     }
-    return {"topic": topic, "partitions": partitions, "settings": settings}
+    values = {name: entry.value for name, entry in every.items()}
+    return {
+        "topic": topic,
+        "partitions": partitions,
+        "settings": settings,
+        "backlog": describe_backlog(cluster, topic, values, partitions),
+    }
 
 
 def show_topic(description: dict[str, Any]) -> None:
@@ -217,6 +226,8 @@ def show_topic(description: dict[str, Any]) -> None:
     print_rows(description["partitions"], columns, empty="", title=description["topic"])
     if description["settings"]:
         print_pairs(description["settings"].items())
+    if description["backlog"] is not None:
+        show_backlog(description["backlog"])
 
 
 @app.command()

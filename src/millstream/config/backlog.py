@@ -23,6 +23,7 @@ POLICY = "millstream.backlog.policy"
 BYTES = "millstream.backlog.bytes"
 AGE = "millstream.backlog.ms"
 GROUPS = "millstream.backlog.groups"
+IDLE = "millstream.backlog.group.idle.ms"
 EVERY_GROUP = ("*",)
 _NEEDS_GROUPS = (HOLD, REJECT)
 

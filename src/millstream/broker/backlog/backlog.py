@@ -83,6 +83,11 @@ class BacklogPolicies:
                 0 if backlog is None else backlog.age_ms,
             )
 
+    def offsets_committed(self) -> None:
+        """A group has committed offsets: producers that wait for it may continue."""
+        if self._monitor is not None:
+            self._monitor.measure_soon()
+
     def _metadata_changed(self, before: ClusterImage, now: ClusterImage) -> None:
         if now.configs is not before.configs or (self.is_used and now.topics is not before.topics):
             self._look(now)

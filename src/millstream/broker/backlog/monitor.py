@@ -1,13 +1,14 @@
 """Measures the backlogs of all partitions under a policy, periodically, and drops records.
 
-Every `INTERVAL_SECONDS` all partitions that this broker leads are measured; while some of them hold
-or reject producers, those are measured more often, so that producers continue soon after the group
-has caught up. It ends when no topic has a policy any more.
+Every `INTERVAL_SECONDS` all partitions that this broker leads are measured. Those that hold or
+reject producers are measured more often, and with every commit at this broker, so that producers
+continue soon after the group has caught up. It ends when no topic has a policy any more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("millstream.backlog")
 
 INTERVAL_SECONDS = 1.0
-STOPPED_INTERVAL_SECONDS = 0.1  # while producers are held or rejected
+STOPPED_INTERVAL_SECONDS = 0.1  # of partitions that hold or reject producers
+PAUSE_SECONDS = 0.01  # between two commits that are acted on
 PARTITIONS_PER_TURN = 50
 
 
@@ -66,6 +68,7 @@ class BacklogMonitor:
         self._activities: dict[str, GroupActivity] = {}  # by topic
         self._watches: dict[tuple[str, int], Watch] = {}
         self._is_running = False
+        self._soon = asyncio.Event()
         partitions.on_remove.append(self._removed)
 
     @property
@@ -79,6 +82,10 @@ class BacklogMonitor:
         if self._policies and not self._is_running:
             self._is_running = True
             self._tasks.start(self._run())
+
+    def measure_soon(self) -> None:
+        """Measure partitions that hold or reject producers."""
+        self._soon.set()
 
     def _find_policies(self, image: ClusterImage) -> Iterator[tuple[str, BacklogPolicy]]:
         names = {it.name for it in image.configs if it.type is ResourceType.TOPIC}
@@ -100,7 +107,7 @@ class BacklogMonitor:
         wanted: dict[tuple[str, int], Partition] = {}
         for topic in self._policies:
             for index in range(self._metadata.image.partition_count_of(topic)):
-                partition = self._partitions.peek(topic, index)
+                partition = self._partitions.get(topic, index)  # opens a new one
                 if partition is not None and partition.offline_error is None:
                     wanted[topic, index] = partition
         for place, watch in list(self._watches.items()):
@@ -145,25 +152,29 @@ class BacklogMonitor:
             is_full = loop.time() >= next_full
             if is_full:
                 next_full = loop.time() + INTERVAL_SECONDS
-            try:
-                await self._measure_all(is_full=is_full)
-            except Exception:
-                logger.exception("backlogs could not be measured")
-            some_wait = any(watch.state.is_over for watch in self._stopping())
-            await asyncio.sleep(STOPPED_INTERVAL_SECONDS if some_wait else INTERVAL_SECONDS)
+            if is_full or self._stopped():
+                try:
+                    await self._measure_all(is_full=is_full)
+                except Exception:
+                    logger.exception("backlogs could not be measured")
+            await asyncio.sleep(PAUSE_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STOPPED_INTERVAL_SECONDS):
+                    await self._soon.wait()
+            self._soon.clear()
 
-    def _stopping(self) -> list[Watch]:
-        return [it for it in self._watches.values() if it.policy.kind != DROP]
+    def _stopped(self) -> list[Watch]:
+        """The partitions that hold or reject producers now."""
+        return [it for it in self._watches.values() if it.state.is_over and it.policy.kind != DROP]
 
     async def _measure_all(self, *, is_full: bool) -> None:
         if is_full:
             self._place_watches()
         await self._positions.refresh(self._wanted(), search=is_full)
-        watches = list(self._watches.values()) if is_full else self._stopping()
+        watches = list(self._watches.values()) if is_full else self._stopped()
         moved = False
         for count, watch in enumerate(watches, 1):
-            if is_full or watch.state.is_over:
-                moved |= await self._measure(watch)
+            moved |= await self._measure(watch)
             if count % PARTITIONS_PER_TURN == 0:
                 await asyncio.sleep(0)
         if moved:
@@ -204,7 +215,8 @@ class BacklogMonitor:
 
     async def _drop(self, watch: Watch, span: Span) -> bool:
         partition = watch.partition
-        offset = await self._tasks.run_blocking(self._offset_to_keep, watch, span.end)
+        end = min(span.end, partition.last_stable_offset)
+        offset = await self._tasks.run_blocking(self._offset_to_keep, watch, end)
         start = partition.log_start_offset
         if offset <= start:
             return False

@@ -43,7 +43,7 @@ class Backlog(NamedTuple):
 
 
 def slowest(positions: Iterable[Position], start: int, end: int) -> Position | None:
-    """The group that is furthest behind the end of what consumers can read; None if all have read
+    """The group that is furthest behind the end of what counts; None if all have read
     everything. A position before the start of the log is at its start: what is gone is no backlog.
     """
     behind = [it._replace(offset=max(it.offset, start)) for it in positions if it.offset < end]

@@ -95,9 +95,16 @@ class Watch:
             self.activity.saw(partition.index, position, now_ms)
             if self.activity.counts(position.group, self.policy.idle_ms, now_ms):
                 counted.append(position)
-        end = partition.last_stable_offset
+        end = self._end()
         found = slowest(counted, partition.log_start_offset, end)
         return None if found is None else Span(found, end)
+
+    def _end(self) -> int:
+        """The end of what consumers can read, or will in a moment: of all that is appended, unless
+        a transaction is open. It cannot be ended if its own records hold its producer."""
+        log = self.partition.log
+        first_open = log.producers.first_open_offset
+        return log.log_end_offset if first_open is None else first_open
 
     def measure(self, span: Span, *, may_block: bool) -> Measured:
         """Raises `NotCached` unless it may block, which it may in any thread."""

@@ -44,7 +44,9 @@ async def offset_commit(context: RequestContext, request: Any) -> Fields:
         require_group(context, Operation.READ, request.group_id)
     except ApiError as error:
         return {"topics": refuse_topics(request.topics, error.code)}
-    return {"topics": await commit_topics(context, request.topics, by_id=by_id, commit=commit)}
+    topics = await commit_topics(context, request.topics, by_id=by_id, commit=commit)
+    context.services.backlog.offsets_committed()
+    return {"topics": topics}
 
 
 def _commit_request(
