@@ -17,7 +17,7 @@ from millstream import Broker
 
 RECORDS = 1000
 POLICIES = ("retain", "drop", "hold", "reject")
-SECONDS_PER_RECORD = 0.002  # of the consumer's work
+SECONDS_PER_RECORD = 0.004  # of the consumer's work
 COMMIT_EVERY = 10
 PATIENCE_SECONDS = 120
 
@@ -35,6 +35,7 @@ class Scene:
     longest_wait: float = 0.0
     reason: str = ""
     is_reading: threading.Event = field(default_factory=threading.Event)
+    is_written: threading.Event = field(default_factory=threading.Event)
     is_over: threading.Event = field(default_factory=threading.Event)
 
     def produce(self) -> None:
@@ -45,6 +46,7 @@ class Scene:
             self.send(producer)
             producer.poll(0)
         assert producer.flush(PATIENCE_SECONDS) == 0
+        self.is_written.set()
 
     def send(self, producer: Producer) -> None:
         began = time.monotonic()
@@ -83,7 +85,9 @@ class Scene:
             self.read += 1
             if self.read % COMMIT_EVERY == 1:
                 consumer.commit(message, asynchronous=False)
-                self.is_reading.set()
+                if not self.is_reading.is_set():
+                    self.is_reading.set()
+                    self.is_written.wait(1)  # busy with the first record
         consumer.close()
 
 
@@ -103,8 +107,8 @@ def play(servers: str) -> list[Scene]:
     for created in admin.create_topics(topics).values():
         created.result()
     scenes = [Scene(servers, policy) for policy in POLICIES]
-    consumers = [threading.Thread(target=scene.consume) for scene in scenes]
-    producers = [threading.Thread(target=scene.produce) for scene in scenes]
+    consumers = [threading.Thread(target=scene.consume, daemon=True) for scene in scenes]
+    producers = [threading.Thread(target=scene.produce, daemon=True) for scene in scenes]
     for thread in consumers + producers:
         thread.start()
     print("records sent and read:   " + "".join(f"{it:<18}" for it in POLICIES))

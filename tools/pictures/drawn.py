@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.pictures import clocks, derived, joins, patterns, stragglers, windows
+from tools.pictures import backlog, clocks, derived, joins, patterns, stragglers, windows
 from tools.pictures.results import Rows
 from tools.pictures.svg import THEMES
 
@@ -14,6 +14,7 @@ PICTURES = {
     "clocks": clocks.draw,
     "derived": derived.draw,
     "patterns": patterns.draw,
+    "backlog": backlog.draw,
 }
 
 
