@@ -12,8 +12,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Protocol
 
+from millstream.broker.security.brokers import broker_login
 from millstream.config.authorization import super_users
-from millstream.config.sasl import MODULES, jaas_of
 from millstream.security.acl_index import AclIndex
 from millstream.security.acls import OPERATIONS_OF, Operation, ResourceType, canonical_host
 from millstream.security.principal import ANONYMOUS, USER_TYPE, Principal
@@ -77,11 +77,7 @@ def principal_of_brokers(config: BrokerConfig) -> Principal | None:
     protocol = config.listener_protocols[listener]
     if not protocol.uses_sasl:
         return None if protocol.uses_tls else ANONYMOUS
-    mechanism = config.listener_settings(listener).sasl_mechanism_inter_broker_protocol
-    if mechanism not in MODULES:
-        return None
-    jaas = jaas_of(mechanism, config.listener_settings(listener, mechanism))
-    login = None if jaas is None else jaas.login
+    login = broker_login(config)
     return None if login is None else Principal(USER_TYPE, login[0])
 
 
