@@ -56,6 +56,7 @@ EXTRA = (
     "conditional",
     "metrics",
     "authorization",
+    "quotas",
     "workers",
     "capture",
     "stores",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.broker.quotas.limits import CLIENT_ID, IP, USER
+from millstream.broker.quotas.limits import CLIENT_ID, IP, PRODUCER_BYTE_RATE, USER
 from millstream.security.principal import Principal
 from tests.broker.quota_calls import PRODUCE, Talk, alter, produce_fields, talk
 from tests.broker.serving import WireClient, serving
@@ -49,6 +49,26 @@ def test_total_over_many_windows_is_the_quota(tmp_path: Path) -> None:
             it.unmute()
         seconds = (it.clock.monotonic_ms() - start_ms) / 1000
         assert bound * (seconds - 11) <= total <= bound * (seconds + 11) + size
+
+    talk(tmp_path, scenario)
+
+
+def test_small_requests_far_from_the_quota_are_counted_together(tmp_path: Path) -> None:
+    async def scenario(it: Talk) -> None:
+        bound, size = 100_000, 50
+        await it.set_quota((CLIENT_ID, "app"), producer_byte_rate=bound)
+        quotas = it.server.services.throttling.quotas
+        assert quotas is not None
+        usage = quotas.usage(PRODUCER_BYTE_RATE, "ANONYMOUS", "app", 0)
+        assert usage is not None
+        for _ in range(100):
+            assert await it.produce(size) == 0
+        counted = usage.rate.per_second(0) * 10
+        assert 100 * (size + 100) - 1000 < counted < 100 * (size + 250)
+        assert await it.produce(900_000) == 0  # near the quota, each is counted
+        before = usage.rate.per_second(0)
+        await it.produce(size)
+        assert usage.rate.per_second(0) > before
 
     talk(tmp_path, scenario)
 

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.broker.quotas.rates import THROTTLE_MS_MAX, SampledRate, TokenBucket, Window
+from millstream.broker.quotas.rates import (
+    LEASE_MAX,
+    THROTTLE_MS_MAX,
+    SampledRate,
+    TokenBucket,
+    Window,
+)
 
 WINDOW = Window()
 MEGABYTE = 1_000_000
@@ -129,3 +135,19 @@ def test_bucket_with_a_new_rate_keeps_its_debt() -> None:
     bucket.set_bound(10, 0)
     assert bucket.throttle_ms(0) == 1000
     assert TokenBucket(WINDOW, 0, 0).record(1, 0) == THROTTLE_MS_MAX
+
+
+def test_lease_is_small_and_ends_before_the_quota_does() -> None:
+    rate = SampledRate(WINDOW, MEGABYTE)
+    assert rate.lease == 0  # nothing was counted yet
+    rate.record(1, 0)
+    assert rate.lease == 10_000
+    rate.record(4_999_000, 0)
+    assert rate.lease == 10_000
+    rate.record(1000, 0)
+    assert rate.lease == 0
+    rate.record(0, 1000)
+    assert rate.lease == 0
+    unlimited = SampledRate(WINDOW, 1e12)
+    unlimited.record(1, 0)
+    assert unlimited.lease == LEASE_MAX

@@ -366,9 +366,12 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
             if route is None:
                 return
         body = frame[body_start(frame, client_end, flexible=route.flexible_request) :]
-        if route.quota is not None:
-            self._handle_metered(route, route.quota, correlation_id, body, len(frame))
-            return
+        quota = route.quota
+        if quota is not None:
+            quota.unrecorded += len(frame)
+            if quota.unrecorded >= quota.lease:
+                self._handle_metered(route, quota, correlation_id, body)
+                return
         meter = route.meter
         if meter is not None:
             meter.count += 1
@@ -385,9 +388,9 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
             self._answer(correlation_id, route.flexible_response, answer)
 
     def _handle_metered(
-        self, route: Route, quota: QuotaMeter, correlation_id: int, body: memoryview, size: int
+        self, route: Route, quota: QuotaMeter, correlation_id: int, body: memoryview
     ) -> None:
-        """Handle a request of a client that has quotas; `size` is that of its frame."""
+        """Handle a request of a client that has quotas."""
         meter = route.meter
         if meter is not None:
             meter.count += 1
@@ -397,7 +400,7 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
         handle = route.handle_raw if route.api.raw else route.handle_decoded
         if meter is not None and meter.count >= meter.timed_at:
             handle = meter.measured(handle)
-        answer = quota.answer(handle, body, request_bytes=size)
+        answer = quota.answer(handle, body)
         if isinstance(answer, Deferred):
             self._wait_for(answer, correlation_id, route.flexible_response, len(body))
         elif answer is not None:

@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 THROTTLE_MS_MAX = 2**31 - 1  # what throttle_time_ms can say
 ROUNDING = 1e-9
+LEASE_SHARE = 0.001  # of a window
+LEASE_MAX = 65_536.0
 
 
 class Window(NamedTuple):
@@ -91,6 +93,14 @@ class SampledRate:
     def amount_max(self) -> float:
         """The amount of a whole window at the bound."""
         return self.bound * self._window.whole_ms / 1000
+
+    @property
+    def lease(self) -> float:
+        """How much may be used before the next `record`: a thousandth of the window, while less
+        than half of it is used, and nothing later."""
+        if self._allowed - self._current <= self.amount_max / 2:
+            return 0.0
+        return min(self.amount_max * LEASE_SHARE, LEASE_MAX)
 
     def set_bound(self, bound: float) -> None:
         """Change the bound; what was counted stays."""
