@@ -25,6 +25,10 @@ from millstream.pipelines import pipeline, topic
 @pipeline(reads=topic("orders", schema="a int"), writes=topic("doubled"))
 def doubles(orders):
     return orders.selectExpr("a * 2 AS b")
+
+@pipeline(reads=topic("orders", schema="a int"), writes=topic("tripled"))
+def triples(orders):
+    return orders.selectExpr("a * 3 AS b")
 """
 SETTINGS = """\
 [spark]
@@ -53,10 +57,10 @@ def secured(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Secured]:
     directory = tmp_path_factory.mktemp("secured")
-    running = start_secured(request.param, directory, ["pipe", "poor"])
+    running = start_secured(request.param, directory, ["pipe", "poor", "deployer"])
     try:
         admin = admin_of(running)
-        topics = [NewTopic(name, 2) for name in ("orders", "doubled")]
+        topics = [NewTopic(name, 2) for name in ("orders", "doubled", "tripled")]
         for future in admin.create_topics(topics).values():
             future.result(PATIENCE_SECONDS)
         produce(running, [b'{"a":1}', b'{"a":2}', b"bad"])
@@ -94,12 +98,16 @@ def consume(secured: Secured, topic: str, count: int) -> list[bytes]:
 
 
 def run(directory: Path, client_config: Path, *options: str) -> tuple[int, str]:
-    """`millstream run`, with all that Spark can write switched on."""
+    return command(directory, client_config, "run", "shop.py:doubles", *options)
+
+
+def command(directory: Path, client_config: Path, *words: str) -> tuple[int, str]:
+    """One of `millstream`, with all that Spark can write switched on."""
     (directory / "shop.py").write_text(PIPELINE)
     (directory / "events").mkdir(exist_ok=True)
     (directory / "millstream.toml").write_text(SETTINGS.format(directory=directory))
     done = subprocess.run(
-        [str(Path(sys.executable).parent / "millstream"), "run", "shop.py", *options],
+        [str(Path(sys.executable).parent / "millstream"), *words],
         cwd=directory,
         env=os.environ | {"MILLSTREAM_CLIENT_CONFIG": str(client_config)},
         capture_output=True,
@@ -151,7 +159,43 @@ def test_pipeline_without_a_right_says_which(secured: Secured, tmp_path: Path) -
     assert "the user needs Describe" in output
     given = [it for it in RIGHTS if "doubled" not in it]
     allow(secured, "poor", [*given, "DESCRIBE topic doubled"])
-    code, output = run(home, client_config, "--once")
+    code, output = run(home, client_config, "--once", "--allow-new-checkpoint")
     assert code == 1
     assert "doubled" in output
     assert "the user needs Write on the topic" in output
+
+
+VERSION_RIGHTS = [
+    "READ topic orders",
+    "WRITE topic dlq.orders",
+    "CREATE topic dlq.orders",
+    "READ topic tripled*",
+    "WRITE topic tripled*",
+    "CREATE topic tripled.v*",
+    "DELETE topic tripled.v*",
+    "READ group triples*",
+    "DELETE group triples*",
+    "WRITE transactional_id millstream-triples*",
+    "READ topic __millstream_decisions",
+    "WRITE topic __millstream_decisions",
+    "CREATE topic __millstream_decisions",
+]
+
+
+def test_versions_run_with_the_rights_they_need(secured: Secured, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    client_config = properties_of(secured, "deployer", tmp_path)
+    allow(secured, "deployer", VERSION_RIGHTS)
+    for words in (
+        ["deploy", "shop.py:triples", "--once"],
+        ["deploy", "shop.py:triples", "--version", "2", "--once"],
+        ["diff", "triples", "1", "2"],
+        ["switch", "triples", "2"],
+        ["rollback", "triples"],
+        ["versions", "remove", "triples", "2", "--yes"],
+    ):
+        code, output = command(home, client_config, *words)
+        assert code == 0, (words, output)
+        assert password_of("deployer") not in output
+    assert files_with(home, password_of("deployer")) == []

@@ -39,6 +39,9 @@ RIGHTS = {
     "acl list": "Describe on the cluster",
     "acl remove": "Alter and Describe on the cluster",
     "cluster": "Describe on the cluster",
+    "user create": "Alter on the cluster",
+    "user list": "Describe on the cluster",
+    "user delete": "Alter on the cluster",
 }
 _REFUSED = "authorization failed"
 
