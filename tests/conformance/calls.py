@@ -425,6 +425,15 @@ _fixed("list_config_resources", 1, "groups", resource_types=[GROUP_CONFIG])
 _fixed("list_config_resources", 0)
 _fixed("describe_log_dirs", 4, topics=[{"topic": name, "partitions": [0]} for name in NAMED])
 _fixed(
+    *("alter_replica_log_dirs", 2),
+    dirs=[
+        {
+            "path": "/no/such/directory",
+            "topics": [{"name": name, "partitions": [0]} for name in NAMED],
+        }
+    ],
+)
+_fixed(
     *("elect_leaders", 2),
     timeout=60_000,
     topic_partitions=[{"topic": name, "partitions": [0]} for name in NAMED],
@@ -639,6 +648,10 @@ def _name(value: Any, world: World, user: str) -> str:
     return re.sub(rf"-{user}$", "-USER", text) if "victim" in text else text
 
 
+# Lists in which Apache Kafka shows, for a moment, topics that have been deleted.
+_SHOW_DELETED = {"ConfigResource", "DescribeTopicPartitionsResponseTopic"}
+
+
 def _is_of_others(entity: Any, world: World, user: str) -> bool:
     """Victims of other users, in lists of all there is; and Kafka's own topics."""
     name = getattr(entity, "name", None) or getattr(entity, "group_id", None)
@@ -649,6 +662,8 @@ def _is_of_others(entity: Any, world: World, user: str) -> bool:
     if not isinstance(name, str):
         return False
     if name.startswith("__") and name != "__cluster_metadata":
+        return True
+    if "victim" in name and type(entity).__name__ in _SHOW_DELETED:
         return True
     return "victim" in name and not name.endswith(
         (f"-victim-{user}", f"-name-{user}", f"-id-{user}")
