@@ -193,6 +193,23 @@ def test_final_message_is_refused(old: bytes, new: bytes) -> None:
     assert not exchange.is_complete
 
 
+@pytest.mark.parametrize(("nonce", "binding"), [("abc", "biws"), (None, "eSws")])
+def test_what_is_signed_must_be_what_was_sent(nonce: str | None, binding: str) -> None:
+    """A right proof, over another nonce or binding."""
+    exchange = begin()
+    client = ScramClient("alice", "wonderland", "SCRAM-SHA-256")
+    server_first = exchange.respond(client.first_message())
+    client.process_server_first_message(server_first)
+    final = f"c={binding},r={nonce or client.nonce.decode()}".encode()
+    bare = client.first_message().removeprefix(b"n,,").split(b",r=")[0]
+    first_nonce = client.auth_message.split(b",r=")[1].split(b",")[0]
+    signed = bare + b",r=" + first_nonce + b"," + server_first + b"," + final
+    signature = hmac.digest(client.stored_key, signed, "sha256")
+    proof = bytes(a ^ b for a, b in zip(client.client_key, signature, strict=True))
+    with pytest.raises(AuthenticationFailed, match=r"another (nonce|channel binding)"):
+        exchange.respond(final + b",p=" + base64.b64encode(proof))
+
+
 def test_proof_cannot_be_used_twice() -> None:
     exchange = begin()
     final = right_final(exchange)
