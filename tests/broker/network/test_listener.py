@@ -170,6 +170,22 @@ def test_peer_that_never_ends_its_handshake_is_cut(
             closed_by_broker(connection)
 
 
+@pytest.mark.parametrize("shows", ["no certificate", "one of another authority"])
+def test_client_learns_why_its_handshake_failed(pki: Pki, tmp_path: Path, shows: str) -> None:
+    config = {"listeners": "SSL://127.0.0.1:0", "ssl.client.auth": "required", **pki.settings}
+    context = pki.client_context()
+    if shows != "no certificate":
+        context.load_cert_chain(make_pki(tmp_path, name="other").client_store)
+    with Broker.start(config=config) as broker:
+        host, port = address_of(broker)
+        with (
+            socket.create_connection((host, port), PATIENCE_SECONDS) as raw,
+            context.wrap_socket(raw, server_hostname=host) as connection,
+            pytest.raises(ssl.SSLError, match=r"(?i)alert (certificate|unknown ca)"),
+        ):
+            connection.recv(1)
+
+
 def client_hello(pki: Pki) -> bytes:
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = pki.client_context().wrap_bio(incoming, outgoing, server_hostname="localhost")

@@ -11,6 +11,7 @@ New connections wait in the system's backlog while they come faster than
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -33,6 +34,7 @@ REFUSED_MAX = 1000  # connections that exceed a rate and are not closed yet
 OUT_OF_FILES_SECONDS = 1.0
 SHUTDOWN_SECONDS = 5.0  # for the client to close its half of TLS
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+ALERT = "alert"  # attribute of an error: see broker/security/tls.py
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "HTTPS_PROXY_REQUEST")
 
 
@@ -197,6 +199,7 @@ class Listener:
     async def _open(self, accepted: socket.socket, connection: Any) -> None:
         """Make the transport, with a TLS handshake if the listener has TLS."""
         tls: dict[str, Any] = {}
+        after_close: socket.socket | None = None
         if self.tls is not None:
             limit_ms = self._connections.services.config.millstream_authentication_timeout_ms
             tls = {
@@ -205,12 +208,19 @@ class Listener:
                 "ssl_shutdown_timeout": SHUTDOWN_SECONDS,
             }
         try:
+            if tls:
+                after_close = accepted.dup()
             await self._loop.connect_accepted_socket(lambda: connection, accepted, **tls)
         except (OSError, ssl.CertificateError) as error:
             accepted.close()
-            if self.tls is not None:
+            if after_close is not None:
                 self._handshake_failed(connection.client_host, error)
+                # The transport has closed itself without it.
+                with contextlib.suppress(OSError):
+                    after_close.send(getattr(error, ALERT, b""))
         finally:
+            if after_close is not None:
+                after_close.close()
             self._connections.expect_no_more(connection)
 
     def _handshake_failed(self, host: str, error: Exception) -> None:

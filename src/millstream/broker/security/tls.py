@@ -12,9 +12,10 @@ import contextlib
 import logging
 import ssl
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millstream.errors import ConfigError
 from millstream.security.names import MappingRules, subject_name
@@ -48,9 +49,34 @@ FileState: TypeAlias = tuple[tuple[str, int, int, int], ...]
 """Of each file: path, inode, size and time of its last change."""
 
 
+class _ServerContext(ssl.SSLContext):
+    """Errors of handshakes have the attribute `alert`: what OpenSSL would tell the client. Event
+    loops drop it."""
+
+    def wrap_bio(
+        self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **options: Any
+    ) -> ssl.SSLObject:
+        made = super().wrap_bio(incoming, outgoing, *args, **options)
+        found = weakref.ref(made)  # a cycle would keep its memory until garbage is collected
+
+        def do_handshake() -> None:
+            end = found()
+            assert end is not None
+            try:
+                ssl.SSLObject.do_handshake(end)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                raise
+            except ssl.SSLError as error:
+                error.alert = outgoing.read()  # type: ignore[attr-defined]
+                raise
+
+        made.do_handshake = do_handshake  # type: ignore[method-assign]
+        return made
+
+
 def server_context(settings: SecuritySettings) -> ssl.SSLContext:
     """For connections that a listener accepts. Raises `ConfigError`."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = _ServerContext(ssl.PROTOCOL_TLS_SERVER)
     _set_versions(context, settings)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
     if not _has_keystore(settings):
