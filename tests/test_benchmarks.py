@@ -22,6 +22,7 @@ LONG = (
     "capture_topics",
     "cluster",
     "footprint",
+    "metrics",
     "sinks",
     "soak",
     "workers",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -13,7 +16,9 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.broker.embedded import Broker
+from millstream.broker.metadata.topics import NewTopic as LogTopic
 from tests.broker.metrics.scraping import Metrics, scrape
+from tests.broker.serving import serving
 from tests.peers.cache import PeerMissing, require_command
 
 RECORDS = 250
@@ -220,3 +225,47 @@ def test_a_broker_with_many_partitions_serves_topics_only(tmp_path: Path) -> Non
         assert now.value(f"{BROKER_TOPIC}_messagesin_total", topic="wide") == 0
         assert now.value("kafka_server_replicamanager_partitioncount") == 3
         assert now.value("kafka_server_replicamanager_leadercount") == 3
+
+
+def test_a_scrape_of_many_partitions_leaves_the_loop_to_others(tmp_path: Path) -> None:
+    """Between two steps of a scrape, other work is done. CPU time is measured, so that the load of
+    the machine does not matter."""
+
+    async def scenario() -> tuple[list[float], str]:
+        async with serving(tmp_path, millstream_metrics_listener="127.0.0.1:0") as server:
+            assert server.metrics is not None
+            await server.topics.create([LogTopic(f"t{number}", 10) for number in range(60)])
+            for number in range(60):
+                for index in range(10):
+                    server.partitions.find(f"t{number}", index)
+            async for _ in server.metrics.scrape():  # what is computed once
+                await asyncio.sleep(0)
+            gc.collect()
+            gaps: list[float] = []
+            is_over = asyncio.Event()
+
+            async def watch() -> None:
+                last = time.thread_time()
+                while not is_over.is_set():
+                    await asyncio.sleep(0)
+                    now = time.thread_time()
+                    gaps.append(now - last)
+                    last = now
+
+            watching = asyncio.create_task(watch())
+            reader, writer = await asyncio.open_connection(*server.metrics.address)
+            writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+            text = (await reader.read()).decode()
+            is_over.set()
+            await watching
+            writer.close()
+            return gaps, text
+
+    gc.disable()
+    try:
+        gaps, text = asyncio.run(scenario())
+    finally:
+        gc.enable()
+    assert text.count("kafka_log_log_size{") == 600
+    assert len(gaps) > 20
+    assert max(gaps) < 0.025  # all of it takes longer

@@ -372,16 +372,15 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
             if quota.unrecorded >= quota.lease:
                 self._handle_metered(route, quota, correlation_id, body)
                 return
-        meter = route.meter
+        handler, meter = route.handler, route.meter
         if meter is not None:
-            meter.count += 1
+            count = meter.count = meter.count + 1
+            if count >= meter.timed_at and route.api.raw:
+                handler = meter.measured(handler)
         if not route.api.raw:
             self._handle_decoded(route, correlation_id, body)
             return
-        if meter is None or meter.count < meter.timed_at:
-            answer = route.handler(route.context, body)
-        else:
-            answer = meter.measured(route.handler)(route.context, body)
+        answer = handler(route.context, body)
         if isinstance(answer, Deferred):
             self._wait_for(answer, correlation_id, route.flexible_response, len(body))
         elif answer is not None:

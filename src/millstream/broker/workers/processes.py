@@ -73,6 +73,7 @@ class Worker:
         self.number = number
         self._spare = spare
         self.ports: dict[str, int] = {}
+        self.metrics_address: str | None = None
         self._assign = assign
         self._process: asyncio.subprocess.Process | None = None
         self._serving_since: float | None = None
@@ -98,6 +99,7 @@ class Worker:
             await process.wait()
             raise WorkerFailed(f"worker {self.number} cannot start: {answer['error']}")
         self.ports = answer["ports"]
+        self.metrics_address = answer["metrics"]
         self._serving_since = time.monotonic()
 
     async def died(self) -> str:

@@ -77,7 +77,8 @@ def _take_presence(assignment: Assignment) -> int:
 
 
 def _tell_parent(server: BrokerServer) -> None:
-    print(json.dumps({"ports": server.listening_ports}), flush=True)
+    answer = {"ports": server.listening_ports, "metrics": server.metrics_address}
+    print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":
