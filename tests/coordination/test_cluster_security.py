@@ -23,7 +23,7 @@ from millstream.coordination.cluster_security import (
     decide_removed_acls,
     decide_scram,
 )
-from millstream.errors import ErrorCode
+from millstream.errors import ApiError, ErrorCode
 from millstream.security.acls import AclEntry, AclFilter, Operation, PatternType, ResourceType
 from millstream.security.scram import ScramCredential
 
@@ -176,3 +176,16 @@ def test_keys_of_a_credential_are_not_shown() -> None:
     shown = repr(UserScramCredentialRecord.of(("a", 1), CREDENTIAL))
     assert "stored" not in shown
     assert "server" not in shown
+
+
+def test_thousands_of_entries_are_removed_by_as_many_filters() -> None:
+    """One filter for each of them, as `millstream acl remove` sends: not every one by every one."""
+    entries = [READ_T._replace(resource_name=f"t{number}") for number in range(10_001)]
+    image = ClusterImage().apply(decide_new_acls({}, entries), 0)
+    filters = [AclFilter(*entry) for entry in entries]
+    removals, matches = decide_removed_acls(image.acls, filters[:-1])
+    assert len(removals) == 10_000
+    assert matches[7] == [entries[7]]
+    with pytest.raises(ApiError, match="Cannot remove more than 10000 acls"):
+        decide_removed_acls(image.acls, filters)
+    assert decide_removed_acls(image.acls, [AclFilter(*WRITE_T)]) == ([], [[]])

@@ -32,6 +32,8 @@ app = typer.Typer(
     add_completion=False,
 )
 
+ENTRIES_PER_REQUEST = 1_000  # brokers accept 10,000, less if their metadata is in ZooKeeper
+
 _COLUMNS = {
     "principal": "PRINCIPAL",
     "permission": "PERMISSION",
@@ -357,10 +359,11 @@ def _find(cluster: Cluster, filters: Iterable[AclFilter]) -> list[AclEntry]:
 
 
 def _delete(cluster: Cluster, entries: Sequence[AclEntry]) -> None:
-    if entries:
-        filters = [_filter_fields(AclFilter(*entry)) for entry in entries]
+    for first in range(0, len(entries), ENTRIES_PER_REQUEST):
+        some = entries[first : first + ENTRIES_PER_REQUEST]
+        filters = [_filter_fields(AclFilter(*entry)) for entry in some]
         answer = _ask(cluster, "delete_acls", {"filters": filters})
-        _check(zip(entries, answer.filter_results, strict=True), "removing")
+        _check(zip(some, answer.filter_results, strict=True), "removing")
 
 
 def _ask(cluster: Cluster, api: str, fields: Mapping[str, Any]) -> Any:

@@ -42,6 +42,9 @@ QuotaEntity: TypeAlias = frozenset[tuple[str, str | None]]
 """To whom a quota applies, e.g. {("user", "a"), ("client-id", None)}; None is the default."""
 
 
+ACLS_PER_REQUEST_MAX = 10_000  # as in Kafka
+
+
 class AccessControlEntryRecord(NamedTuple):
     """An access control entry exists."""
 
@@ -249,13 +252,24 @@ def decide_new_acls(
 def decide_removed_acls(
     acls: Mapping[uuid.UUID, AclEntry], filters: Sequence[AclFilter]
 ) -> tuple[list[RemoveAccessControlEntryRecord], list[list[AclEntry]]]:
-    """The records that remove what any of the filters matches, and what each of them matches."""
+    """The records that remove what any of the filters matches, and what each of them matches.
+    Raises `ApiError` if these are too many."""
     removed: dict[uuid.UUID, None] = {}
     matches: list[list[AclEntry]] = []
+    ids_of = {entry: entry_id for entry_id, entry in acls.items()}
     for each in filters:
-        ids = [entry_id for entry_id, entry in acls.items() if each.matches(entry)]
+        if each.names_one_entry:  # there may be thousands of them, and of entries
+            only = ids_of.get(AclEntry(*each))  # type: ignore[arg-type]
+            ids = [] if only is None else [only]
+        else:
+            ids = [entry_id for entry_id, entry in acls.items() if each.matches(entry)]
         removed.update(dict.fromkeys(ids))
         matches.append([acls[entry_id] for entry_id in ids])
+    if len(removed) > ACLS_PER_REQUEST_MAX:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"Cannot remove more than {ACLS_PER_REQUEST_MAX} acls in a single delete operation.",
+        )
     return [RemoveAccessControlEntryRecord(entry_id) for entry_id in removed], matches
 
 

@@ -143,6 +143,17 @@ class AclFilter(NamedTuple):
     operation: int = Operation.ANY
     permission: int = Permission.ANY
 
+    @property
+    def names_one_entry(self) -> bool:
+        """Whether it can match only the entry with the same fields."""
+        return (
+            None not in (self.resource_name, self.principal, self.host)
+            and self.resource_type != ResourceType.ANY
+            and self.pattern_type in (PatternType.LITERAL, PatternType.PREFIXED)
+            and self.operation != Operation.ANY
+            and self.permission != Permission.ANY
+        )
+
     def matches(self, entry: AclEntry) -> bool:
         return (
             self.resource_type in (ResourceType.ANY, entry.resource_type)

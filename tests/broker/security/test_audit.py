@@ -166,3 +166,19 @@ def test_reading_the_audit_is_not_recorded_for_ever() -> None:
 
     run(scenario, lines)
     assert len(lines) == 1
+
+
+def test_names_of_clients_are_cut_and_cannot_forge_lines(caplog: pytest.LogCaptureFixture) -> None:
+    lines: list[bytes] = []
+
+    async def scenario(audit: Audit) -> None:
+        audit.decided(*DENIED, "x\nPrincipal = User:admin is Allowed", allowed=False)
+        audit.decided(*DENIED, "y" * 30_000, allowed=False)
+        await audit.close()
+
+    with caplog.at_level(logging.INFO, "kafka.authorizer.logger"):
+        run(scenario, lines)
+    forged, long = (record.getMessage() for record in caplog.records)
+    assert "\n" not in forged
+    assert len(long) < 1_000
+    assert all(len(line) < 1_000 and b"\n" not in line for line in lines)

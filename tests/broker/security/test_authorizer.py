@@ -153,6 +153,9 @@ def test_decisions_of_a_connection_are_bounded() -> None:
     for number in range(DECISIONS_MAX + 10):
         world.rights.allows(READ, TOPIC, f"t{number}")
     assert len(world.rights._decisions) <= DECISIONS_MAX
+    kept = len(world.rights._decisions)
+    assert not world.rights.allows(READ, TOPIC, "x" * 30_000)
+    assert len(world.rights._decisions) <= kept
 
 
 def test_addresses_of_version_6_are_compared_in_one_form() -> None:

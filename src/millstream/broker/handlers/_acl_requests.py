@@ -17,8 +17,6 @@ from millstream.security.acls import (
 if TYPE_CHECKING:
     from millstream.broker.services import RequestContext
 
-RECORDS_MAX = 10_000  # of one request, as in Kafka
-
 
 def require_authorizer(context: RequestContext) -> None:
     if context.services.authorizer is None:

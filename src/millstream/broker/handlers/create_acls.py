@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.handlers._acl_requests import RECORDS_MAX, require_authorizer
+from millstream.broker.handlers._acl_requests import require_authorizer
 from millstream.broker.handlers._rights import require_cluster
 from millstream.broker.services import RequestContext
+from millstream.coordination.cluster_security import ACLS_PER_REQUEST_MAX
 from millstream.errors import ApiError, ErrorCode
 from millstream.security.acls import (
     CLUSTER_NAME,
@@ -42,10 +43,11 @@ async def create_acls(context: RequestContext, request: CreateAclsRequest) -> Fi
                 outcomes.append(None)
             except ApiError as error:
                 outcomes.append(error)
-        if len(entries) > RECORDS_MAX:
+        if len(entries) > ACLS_PER_REQUEST_MAX:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
-                f"{len(entries)} entries in one request: at most {RECORDS_MAX} are created at once",
+                f"{len(entries)} entries in one request: at most {ACLS_PER_REQUEST_MAX} are "
+                "created at once",
             )
         await context.services.actions.create_acls(entries)
     except ApiError as error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.handlers._acl_requests import (
-    RECORDS_MAX,
     entry_fields,
     filter_of,
     require_authorizer,
@@ -39,22 +38,11 @@ async def delete_acls(context: RequestContext, request: DeleteAclsRequest) -> Fi
             except ApiError as error:
                 filters.append(error)
         valid = [it for it in filters if isinstance(it, AclFilter)]
-        _require_few(context, valid)
         deleted = iter(await context.services.actions.delete_acls(valid))
         outcomes = [it if isinstance(it, ApiError) else next(deleted) for it in filters]
     except ApiError as error:
         outcomes = [error] * len(request.filters)
     return {"filter_results": [_result(outcome) for outcome in outcomes]}
-
-
-def _require_few(context: RequestContext, filters: list[AclFilter]) -> None:
-    entries = context.services.metadata.image.acls.values()
-    count = sum(any(it.matches(entry) for it in filters) for entry in entries)
-    if count > RECORDS_MAX:
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST,
-            f"Cannot remove more than {RECORDS_MAX} acls in a single delete operation.",
-        )
 
 
 def _result(outcome: list[AclEntry] | ApiError) -> dict[str, Any]:

@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 audit_logger = logging.getLogger("kafka.authorizer.logger")
 
 INTERVAL_SECONDS = 0.5
+NAME_LENGTH_MAX = 512  # clients choose the names that they ask for
 CLOSE_SECONDS_MAX = 5.0
 EVENTS_MAX = 5_000  # different ones in an interval, or while the last ones are being written
 
@@ -135,7 +136,8 @@ class Audit:
             self.denied_count += 1
         elif name == self.own_topic:
             return
-        self._note(Decision(principal, host, operation, resource_type, name, allowed))
+        shown = name if len(name) <= NAME_LENGTH_MAX else name[:NAME_LENGTH_MAX] + "..."
+        self._note(Decision(principal, host, operation, resource_type, shown, allowed))
 
     def authentication_failed(self, event: FailedAuthentication) -> None:
         self.failed_authentication_count += 1
@@ -179,7 +181,9 @@ class Audit:
             is_allowed = isinstance(event, Decision) and event.allowed
             times = "" if count == 1 else f" ({count} times)"
             level = logging.DEBUG if is_allowed else logging.INFO
-            audit_logger.log(level, "%s%s", event.text(), times)
+            # Names come from clients: a line's end in one must not look like another event.
+            text = json.dumps(event.text(), ensure_ascii=False)[1:-1]
+            audit_logger.log(level, "%s%s", text, times)
         try:
             if self._write is not None and (events or dropped):
                 lines = [self._line(event, *noted) for event, noted in events.items()]

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("millstream.authorizer")
 
 DECISIONS_MAX = 2_000  # of one connection; then all are forgotten
+KEPT_NAME_LENGTH_MAX = 256  # longer names would take memory that their senders choose
 
 
 class Authenticated(Protocol):
@@ -170,7 +171,7 @@ class Rights:
             return False
         if not self.allows(Operation.WRITE, ResourceType.TOPIC, topic):
             return False
-        if len(self._writable) < DECISIONS_MAX:
+        if len(self._writable) < DECISIONS_MAX and len(topic) <= KEPT_NAME_LENGTH_MAX:
             self._writable.add(topic)
         return True
 
@@ -199,10 +200,12 @@ class Rights:
     def _decide(self, key: tuple[int, int, str | None], name: str) -> bool:
         if len(self._decisions) >= DECISIONS_MAX:
             self._decisions.clear()
-        allowed = self._decisions[key] = self._is_super or self._index.allows(
+        allowed = self._is_super or self._index.allows(
             str(self._principal), self.host, key[0], key[1], name,
             by_default=self._authorizer.allows_by_default,
         )  # fmt: skip
+        if len(name) <= KEPT_NAME_LENGTH_MAX:
+            self._decisions[key] = allowed
         return allowed
 
     def _renew(self) -> None:
