@@ -69,6 +69,7 @@ class BacklogMonitor:
         self._watches: dict[tuple[str, int], Watch] = {}
         self._is_running = False
         self._soon = asyncio.Event()
+        self._next_full = 0.0  # loop time when all partitions are measured again
         partitions.on_remove.append(self._removed)
 
     @property
@@ -79,6 +80,8 @@ class BacklogMonitor:
         """The settings or the topics have changed."""
         self._policies = dict(self._find_policies(image))
         self._place_watches()
+        self._next_full = 0.0
+        self._soon.set()
         if self._policies and not self._is_running:
             self._is_running = True
             self._tasks.start(self._run())
@@ -147,11 +150,10 @@ class BacklogMonitor:
 
     async def _measure_periodically(self) -> None:
         loop = self._tasks.loop
-        next_full = loop.time()
         while self._policies:
-            is_full = loop.time() >= next_full
+            is_full = loop.time() >= self._next_full
             if is_full:
-                next_full = loop.time() + INTERVAL_SECONDS
+                self._next_full = loop.time() + INTERVAL_SECONDS
             if is_full or self._stopped():
                 try:
                     await self._measure_all(is_full=is_full)
