@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from millstream.broker.metadata.local import LocalMetadata
+from millstream.broker.metadata.store import registration
 from millstream.broker.quotas.limits import CLIENT_ID, IP, PRODUCER_BYTE_RATE, USER
+from millstream.coordination.cluster_records import BrokerEndpoint
 from millstream.security.principal import Principal
 from tests.broker.quota_calls import PRODUCE, Talk, alter, produce_fields, talk
 from tests.broker.serving import WireClient, serving
 
 MEGABYTE = 1_000_000
-API_VERSIONS = 18
+HEARTBEAT, API_VERSIONS = 12, 18
 
 
 def test_producer_is_throttled_and_muted_once_it_exceeds_its_quota(tmp_path: Path) -> None:
@@ -150,6 +153,42 @@ def test_brokers_of_the_cluster_are_not_throttled(tmp_path: Path) -> None:
             assert await it.produce(100_000, broker) == 0
         async with WireClient.connected(it.server, "broker-999") as stranger:
             assert await it.produce(100_000, stranger) == 10_000
+
+    talk(tmp_path, scenario)
+
+
+def test_other_connections_of_a_muted_client_go_on(tmp_path: Path) -> None:
+    async def scenario(it: Talk) -> None:
+        await it.set_quota((CLIENT_ID, "app"), consumer_byte_rate=100)
+        await it.produce(100_000)
+        await it.fetch(0)
+        assert await it.fetch(0) == (10_000, 0)
+        assert it.muted() == 1
+        async with WireClient.connected(it.server, "app") as heartbeats:
+            for _ in range(3):
+                answer = await heartbeats.call(HEARTBEAT, 4, group_id="g", member_id="m")
+                assert answer.throttle_time.total_seconds() == 0
+        assert it.muted() == 1
+
+    talk(tmp_path, scenario)
+
+
+def test_workers_of_one_host_divide_a_quota(tmp_path: Path) -> None:
+    async def scenario(it: Talk) -> None:
+        await it.set_quota((CLIENT_ID, "app"), producer_byte_rate=100_000)
+        metadata = it.server.metadata
+        assert isinstance(metadata, LocalMetadata)
+        assert not metadata.has_workers
+        metadata.has_workers = True  # of the shared home
+        endpoint = BrokerEndpoint("PLAINTEXT", "localhost", 1)
+        await metadata.register(registration(2, [endpoint], epoch=10**6, rack=None, directories=[]))
+        quotas = it.server.services.throttling.quotas
+        assert quotas is not None
+        limit = quotas.limits.find(PRODUCER_BYTE_RATE, "ANONYMOUS", "app")
+        assert limit is not None
+        assert limit.bound == 50_000
+        assert await it.produce(400_000) == 0
+        assert await it.produce(400_000) > 0
 
     talk(tmp_path, scenario)
 

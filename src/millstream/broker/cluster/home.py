@@ -96,6 +96,7 @@ class ZooKeeperMetadata:
     """See the module."""
 
     has_controller = True
+    has_workers = False
 
     def __init__(
         self,

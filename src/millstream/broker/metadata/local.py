@@ -100,6 +100,7 @@ class LocalMetadata:
         return store
 
     has_controller = False
+    has_workers = False
     controller_id: int | None = None
     is_live = True
 

@@ -72,6 +72,7 @@ class SharedMetadata:
     """The metadata as one worker sees and changes them. See the module."""
 
     has_controller = False
+    has_workers = True
     controller_id: int | None = None
     is_live = True
 

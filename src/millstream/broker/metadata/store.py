@@ -78,6 +78,11 @@ class MetadataLog(MetadataStore, Protocol):
         ...
 
     @property
+    def has_workers(self) -> bool:
+        """Whether the brokers are the workers of one host."""
+        ...
+
+    @property
     def is_live(self) -> bool:
         """Whether this broker is a member of the cluster now, as far as it can prove. If not,
         another one may lead its partitions: it must not acknowledge anything."""

@@ -167,7 +167,7 @@ class Connections:
         """Apply the quotas to open connections."""
         for connection in list(self._open):
             connection.client_changed()
-            connection.unmute()
+            self.loop.call_soon(connection.unmute)  # its requests are handled at once
 
     def wait_for_memory(self, connection: Connection) -> None:
         """Let a connection receive the rest of a long request when there is memory for it."""

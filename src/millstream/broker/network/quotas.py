@@ -28,7 +28,7 @@ class QuotaSwitch:
 
     def _changed(self, before: ClusterImage, image: ClusterImage) -> None:
         if before.quotas is not image.quotas or (
-            image.quotas and before.brokers.keys() != image.brokers.keys()
+            image.quotas and self._share_of(before) != self._share_of(image)
         ):
             self._apply(image)
 
@@ -60,7 +60,7 @@ class QuotaSwitch:
         self._on_change()
 
     def _share_of(self, image: ClusterImage) -> float:
-        """The part of a quota that is this process's: workers share one."""
-        if self._services.metadata.has_controller:
+        """The part of a quota that is this process's: the workers that run share one."""
+        if not self._services.metadata.has_workers:
             return 1.0
-        return 1 / max(len(image.brokers), 1)
+        return 1 / max(sum(not broker.fenced for broker in image.brokers.values()), 1)
