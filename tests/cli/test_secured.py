@@ -81,6 +81,9 @@ CASES = [
         "the user needs",
         "",
     ),
+    Case("user list", ("DESCRIBE broker kafka-cluster",), "Describe on the cluster", "no users"),
+    Case("user create new --generate", ("ALTER broker kafka-cluster",), "cluster", "created"),
+    Case("acl list", ("DESCRIBE broker kafka-cluster",), "needs Describe on the cluster", "User:"),
     Case("cluster", ("DESCRIBE broker kafka-cluster",), None, "127.0.0.1"),
 ]  # fmt: skip
 USERS = [f"u{number}" for number in range(len(CASES))]
@@ -131,7 +134,7 @@ def as_user(
 
 
 @pytest.mark.parametrize(
-    ("case", "user"), zip(CASES, USERS, strict=True), ids=lambda it: str(it[0])
+    ("case", "user"), list(zip(CASES, USERS, strict=True)), ids=lambda it: str(it[0])
 )
 def test_command_needs_its_rights_and_no_others(
     run: Run, secured: Secured, as_user: Callable[[str], None], case: Case, user: str

@@ -98,7 +98,11 @@ def _rows(cluster: Cluster, brokers: Sequence[int] | None = None) -> list[dict[s
         known = protocol.broker_ids()
         for broker in brokers or known:
             answer = protocol.ask_broker(broker, "describe_log_dirs", {"topics": None})
-            check(answer.error_code, f"broker {broker} does not describe its log directories")
+            check(
+                answer.error_code,
+                f"broker {broker} does not describe its log directories",
+                "describe_log_dirs",
+            )
             for result in answer.results:
                 for topic in result.topics:
                     for it in topic.partitions:
@@ -151,7 +155,11 @@ def _send(cluster: Cluster, broker: int, path: str, wanted: Sequence[tuple[str, 
             if it.error_code is ErrorCode.LOG_DIR_NOT_FOUND:
                 raise CommandFailed(f"{path} is not one of the log.dirs of broker {broker}")
             name = f"{result.topic_name}-{it.partition_index}"
-            check(it.error_code, f"{name} is not moved to {path} of broker {broker}")
+            check(
+                it.error_code,
+                f"{name} is not moved to {path} of broker {broker}",
+                "alter_replica_log_dirs",
+            )
 
 
 def _follow(cluster: Cluster, broker: int, path: str, wanted: Sequence[tuple[str, int]]) -> None:

@@ -24,6 +24,7 @@ from millstream.cli.cluster import REQUEST_TIMEOUT_S, Cluster, suggestion, wait_
 from millstream.cli.failures import CommandFailed, usage_error
 from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
 from millstream.cli.output import console, note, print_json, print_rows
+from millstream.client.cluster import check
 from millstream.security.scram import (
     BY_CODE,
     BY_NAME,
@@ -42,6 +43,7 @@ app = typer.Typer(
 
 GENERATED_BYTES = 24  # 32 characters
 STDIN = "-"
+DESCRIBE_API = "describe_user_scram_credentials"
 
 Users = dict[str, dict[str, int]]  # iterations by mechanism, by user
 
@@ -204,13 +206,17 @@ def _read_password(password_file: str | None) -> str:
 
 
 def _known_users(cluster: Cluster) -> Users:
-    future = cluster.admin.describe_user_scram_credentials(request_timeout=REQUEST_TIMEOUT_S)
+    # Not by confluent-kafka: librdkafka 2.16 crashes when the user lacks the right.
+    with cluster.protocol as protocol:
+        answer = protocol.retrying(
+            lambda: protocol.any_connection().call(DESCRIBE_API, {"users": None})
+        )
+    check(answer.error_code, answer.error_message or "listing users is refused", DESCRIBE_API)
     return {
-        user: {
-            BY_CODE[int(it.mechanism.value)].name: it.iterations
-            for it in description.scram_credential_infos
+        result.user: {
+            BY_CODE[int(it.mechanism)].name: int(it.iterations) for it in result.credential_infos
         }
-        for user, description in future.result().items()
+        for result in answer.results
     }
 
 

@@ -47,6 +47,9 @@ _NEEDED = {
     "alter_replica_log_dirs": {CLUSTER: "Alter"},
     "list_partition_reassignments": {CLUSTER: "Describe"},
     "elect_leaders": {CLUSTER: "Alter"},
+    "describe_user_scram_credentials": {CLUSTER: "Describe"},
+    "describe_client_quotas": {CLUSTER: "DescribeConfigs"},
+    "alter_client_quotas": {CLUSTER: "AlterConfigs"},
 }
 
 
@@ -56,5 +59,5 @@ def with_right(message: str, api: str, code: ErrorCode) -> str:
         return message
     right = _NEEDED.get(api, {}).get(code)
     if right is None:
-        return f"{message}; the user has no right to do this to {RESOURCES[code]}"
+        return message
     return f"{message}; the user needs {right} on {RESOURCES[code]}"
