@@ -70,7 +70,7 @@ def test_every_resource_is_answered_for_itself(tmp_path: Path) -> None:
             (4, ErrorCode.NONE, 0),
             (4, ErrorCode.INVALID_REQUEST, 0),
             (8, ErrorCode.NONE, 1),
-            (16, ErrorCode.NONE, 0),
+            (16, ErrorCode.NONE, 3),
             (32, ErrorCode.NONE, 1),
             (99, ErrorCode.INVALID_REQUEST, 0),
         ]
