@@ -87,6 +87,17 @@ def test_fetch_that_is_out_of_step_is_refused(
     assert refusal.value.code is code
 
 
+def test_session_is_its_owners_alone() -> None:
+    cache = new_cache()
+    session = cache.open(request(0, 0, wanted=(0,)), 0, uses_topic_ids=False, owner="ann")
+    with pytest.raises(ApiError) as refusal:
+        cache.open(request(session.id, 1), 0, uses_topic_ids=False, owner="bob")
+    assert refusal.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    for epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+        cache.open(request(session.id, epoch), 0, uses_topic_ids=False, owner="bob")
+    assert cache.open(request(session.id, 1), 0, uses_topic_ids=False, owner="ann") is session
+
+
 def test_session_of_names_is_not_continued_with_topic_ids() -> None:
     cache = new_cache()
     session = open_session(cache, wanted=(0,))

@@ -83,6 +83,7 @@ def fetch(context: RequestContext, body: Buffer) -> Buffers | Deferred:
             request,
             now_ms,
             uses_topic_ids=version >= FIRST_WITH_TOPIC_IDS,
+            owner=context.client.principal,
         )
     except ApiError as error:
         return encode_fetch_response(version, (), error=error.code)

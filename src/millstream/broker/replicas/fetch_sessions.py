@@ -65,8 +65,9 @@ class FetchTarget:
 class FetchSession:
     """The partitions of one consumer."""
 
-    def __init__(self, session_id: int, *, uses_topic_ids: bool) -> None:
+    def __init__(self, session_id: int, *, uses_topic_ids: bool, owner: object = None) -> None:
         self.id = session_id
+        self.owner = owner
         self.epoch = INITIAL_EPOCH
         self.uses_topic_ids = uses_topic_ids
         self.last_used_ms = 0
@@ -136,25 +137,28 @@ class FetchSessionCache:
 
     def __init__(self, slots: int, *, random_source: random.Random | None = None) -> None:
         self._slots = slots
-        self._random = random_source or random.Random()
+        self._random = random_source or random.SystemRandom()  # not to be guessed by others
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # least recently used first
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, request: FetchRequest, now_ms: int, *, uses_topic_ids: bool) -> FetchSession:
-        """The session of a request, updated by it.
+    def open(
+        self, request: FetchRequest, now_ms: int, *, uses_topic_ids: bool, owner: object = None
+    ) -> FetchSession:
+        """The session of a request, updated by it. Only its owner, a principal, can use it.
 
         Raises `ApiError` for an unknown session or a wrong epoch.
         """
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._drop(request.session_id)
-            session = FetchSession(NO_SESSION, uses_topic_ids=uses_topic_ids)
+            if (old := self._sessions.get(request.session_id)) is not None and old.owner == owner:
+                self._drop(old.id)
+            session = FetchSession(NO_SESSION, uses_topic_ids=uses_topic_ids, owner=owner)
             session.want(request.topics)
             if request.session_epoch == INITIAL_EPOCH and session.targets:
                 self._admit(session, now_ms)
             return session
-        session = self._continued(request, uses_topic_ids)
+        session = self._continued(request, uses_topic_ids, owner)
         session.last_used_ms = now_ms
         session.epoch = session.epoch + 1 if session.epoch < SESSION_EPOCH_MAX else 1
         session.want(request.topics)
@@ -170,9 +174,11 @@ class FetchSessionCache:
         session.close()
         session.id = NO_SESSION
 
-    def _continued(self, request: FetchRequest, uses_topic_ids: bool) -> FetchSession:
+    def _continued(
+        self, request: FetchRequest, uses_topic_ids: bool, owner: object
+    ) -> FetchSession:
         session = self._sessions.get(request.session_id)
-        if session is None:
+        if session is None or session.owner != owner:
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.uses_topic_ids != uses_topic_ids:
             raise ApiError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
