@@ -92,8 +92,8 @@ def _produce(door: Door, count: int) -> tuple[str, float]:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     topic = door.new_topic()
-    created = AdminClient(door.client).create_topics([NewTopic(topic, 1, 1)])
-    created[topic].result(PATIENCE_SECONDS)
+    admin = AdminClient(door.client)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(PATIENCE_SECONDS)
     producer = Producer(
         {
             **door.client,
