@@ -22,9 +22,9 @@ LATER = [
 
 START = "from millstream import Broker; broker = Broker.start()"
 SERVE = """
-from millstream.broker import server
+from millstream.broker import process
 from millstream.cli.entry import main
-server.run = lambda config: None  # the broker's own start is measured above
+process.run = lambda config: None  # the broker's own start is measured above
 main(["serve", "--listen", "127.0.0.1:0"])
 """
 FIRST_GROUP = """

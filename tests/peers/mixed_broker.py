@@ -7,7 +7,8 @@ import functools
 import logging
 from pathlib import Path
 
-from millstream.broker.server import BrokerServer, run
+from millstream.broker.process import run
+from millstream.broker.server import BrokerServer
 from millstream.config.broker import BrokerConfig
 from tests.peers.kraft_home import KraftHome
 

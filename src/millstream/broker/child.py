@@ -13,7 +13,8 @@ import signal
 import sys
 import threading
 
-from millstream.broker.server import BrokerServer, run
+from millstream.broker.process import run
+from millstream.broker.server import BrokerServer
 from millstream.config.broker import BrokerConfig
 from millstream.errors import MillstreamError
 

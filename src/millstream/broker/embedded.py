@@ -234,7 +234,7 @@ class _Thread:
 
     def _run(self) -> None:
         try:
-            from millstream.broker.server import new_event_loop
+            from millstream.broker.process import new_event_loop
 
             self._loop = new_event_loop()
             try:

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from millstream.broker import handlers
+from millstream.broker import handlers, optional
 from millstream.broker.backlog.backlog import BacklogPolicies
 from millstream.broker.coordinators.registry import Coordinators
 from millstream.broker.maintenance.cleaning import CleaningThread
@@ -52,7 +51,6 @@ from millstream.clock import Clock, SystemClock
 from millstream.config.broker import BrokerConfig, Endpoint
 from millstream.coordination.cluster_records import BrokerEndpoint
 from millstream.errors import ApiError, ErrorCode, MillstreamError
-from millstream.security.protocol import SecurityProtocol
 from millstream.storage.directories import LogDirectories
 from millstream.storage.directory import LogDirectory
 from millstream.storage.filesystem import FileSystem
@@ -64,14 +62,9 @@ if TYPE_CHECKING:
     from millstream.broker.metrics.collector import MetricsServer
     from millstream.broker.security.audit import Audit
     from millstream.broker.security.authentication import AuthenticationCounters
-    from millstream.broker.security.authorizer import Authorizer
-    from millstream.broker.security.brokers import BrokerSecurity
     from millstream.broker.sharing.partitions import SharePartitions
-    from millstream.broker.telemetry.clients import ClientTelemetry
 
 logger = logging.getLogger("millstream.server")
-
-GARBAGE_CONTAINERS = 10_000  # more than were freed, before the youngest are searched for garbage
 
 COLD_READ_THREADS = 4
 SHUTDOWN_GRACE_SECONDS = 5.0
@@ -132,6 +125,11 @@ class BrokerServer:
     def config(self) -> BrokerConfig:
         """The settings in force now."""
         return self.configs.current
+
+    @property
+    def _has_peers(self) -> bool:
+        """Whether there are other brokers, or workers."""
+        return bool(self._shared_listeners) or self._static_config.zookeeper_connect is not None
 
     @property
     def cluster_id(self) -> str:
@@ -268,7 +266,7 @@ class BrokerServer:
             self.metadata,
             self.id,
             self._static_config.inter_broker_listener,
-            self._broker_security(),
+            optional.new_broker_security(self.configs, has_peers=self._has_peers),
         )
         self._wire_replicas()
         self.producer_ids = ProducerIds(self.actions)
@@ -310,17 +308,6 @@ class BrokerServer:
         QuotaSwitch(self.services, self.connections.quotas_changed)
         self.listeners = Listeners(self.connections, self._shared_listeners)
 
-    def _broker_security(self) -> BrokerSecurity | None:
-        """Of connections to other brokers. Imported only with TLS or SASL."""
-        config = self._static_config
-        if config.listener_protocols[config.inter_broker_listener] is SecurityProtocol.PLAINTEXT:
-            return None
-        from millstream.broker.security.brokers import BrokerSecurity, check_broker_login
-
-        if self._shared_listeners or config.zookeeper_connect is not None:
-            check_broker_login(config)
-        return BrokerSecurity(lambda: self.configs.current)
-
     def _wire_replicas(self) -> None:
         self.replication = Replication(
             metadata=self.metadata,
@@ -352,23 +339,6 @@ class BrokerServer:
             on_directory_failed=self.directory_failed,
         )
 
-    def _authorizer(self) -> Authorizer | None:
-        """Imported only if it is needed: see docs/decisions/0008-start-up.md."""
-        config = self.config
-        if not (config.has_authorizer or config.millstream_audit_log):
-            return None
-        from millstream.broker.security.audit import Audit
-        from millstream.broker.security.authorizer import Authorizer, warn_about_brokers
-
-        with_allowed = config.millstream_audit_allowed
-        self._audit = Audit(self.tasks, self.clock, self.id, with_allowed=with_allowed)
-        if not config.has_authorizer:
-            return None
-        authorizer = Authorizer(self.metadata, config, self._audit)
-        if config.zookeeper_connect is not None or self._shared_listeners:
-            warn_about_brokers(config, authorizer)
-        return authorizer
-
     def _open_audit(self) -> None:
         if self._audit is not None and self.config.millstream_audit_log:
             from millstream.broker.security.audit_places import open_audit
@@ -377,7 +347,10 @@ class BrokerServer:
 
     def _services(self) -> Services:
         produce_templates = ProduceTemplates()
-        authorizer = self._authorizer()
+        self._audit = optional.new_audit(self.tasks, self.clock, self.config)
+        authorizer = optional.new_authorizer(
+            self.metadata, self.config, self._audit, has_peers=self._has_peers
+        )
         self.partitions.on_remove.append(produce_templates.forget)
         return Services(
             broker_id=self.id,
@@ -406,46 +379,13 @@ class BrokerServer:
             counters=self._counters,
             authorizer=authorizer,
             audit=self._audit,
-            telemetry=self._new_telemetry(),
+            telemetry=None if self._counters is None else optional.new_telemetry(self.configs),
             start_sharing=self._start_sharing,
         )
 
-    def _new_telemetry(self) -> ClientTelemetry | None:
-        if self._counters is None or not self.config.millstream_telemetry_clients_max:
-            return None
-        from millstream.broker.telemetry.clients import ClientTelemetry
-
-        return ClientTelemetry(
-            self.configs.client_metrics,
-            clients_max=self.config.millstream_telemetry_clients_max,
-            bytes_max=lambda: self.config.telemetry_max_bytes,
-        )
-
     def _start_sharing(self) -> SharePartitions:
-        """Imported with the first share group: see docs/decisions/0008-start-up.md."""
-        from millstream.broker.peers.partitions import RemotePartitions
-        from millstream.broker.sharing.dead_letters import DeadLetters
-        from millstream.broker.sharing.partitions import SharePartitions
-
-        dead_letters = DeadLetters(
-            tasks=self.tasks,
-            clock=self.clock,
-            metadata=self.metadata,
-            configs=self.configs,
-            actions=self.actions,
-            partitions=self.partitions,
-            remote=RemotePartitions(self.peers),
-        )
-        self._share_partitions = SharePartitions(
-            broker_id=self.id,
-            tasks=self.tasks,
-            clock=self.clock,
-            metadata=self.metadata,
-            configs=self.configs,
-            partitions=self.partitions,
-            persister=self.coordinators.share_persister,
-            dead_letters=dead_letters,
-            on_connection_closed=self.connections.on_close,
+        self._share_partitions = optional.new_share_partitions(
+            self.services, self.connections.on_close
         )
         return self._share_partitions
 
@@ -600,70 +540,3 @@ class BrokerServer:
     def _hand_over_full(self) -> None:
         full, self._full_directories = self._full_directories, set()
         self.replication.cannot_write(full)
-
-
-def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop if available: see docs/decisions/0005-event-loop.md."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
-
-
-def run(
-    config: BrokerConfig,
-    *,
-    ready: Callable[[BrokerServer], None] | None = None,
-    build: Callable[[BrokerConfig], BrokerServer] = BrokerServer,
-) -> None:
-    """Serve until SIGTERM or SIGINT, then stop cleanly. `ready` is called once, when serving.
-
-    SIGUSR1 logs the counters; SIGHUP reads certificates again.
-    """
-    loop = new_event_loop()
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_until_complete(_serve(build(config), ready or _say_ready))
-    finally:
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
-
-
-def collect_garbage_rarely() -> None:
-    """For a process that is a broker and nothing else: keep the garbage collector off the loop.
-
-    A full collection visits all containers, some 10 ms for 50,000 of them, and comes when many have
-    been created: with the partitions of a new topic, say. What exists now lives as long as the
-    process, and most of the rest is freed by its reference counts.
-    """
-    gc.freeze()
-    gc.set_threshold(GARBAGE_CONTAINERS, 10, 10)
-
-
-async def _serve(server: BrokerServer, ready: Callable[[BrokerServer], None]) -> None:
-    import signal
-
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    server.stop_soon = stopping.set
-    await server.start()
-    loop.add_signal_handler(signal.SIGUSR1, server.log_counters)
-    if server.listeners.has_tls:  # else it ends the process, as of any program
-        loop.add_signal_handler(signal.SIGHUP, server.listeners.reload)
-    collect_garbage_rarely()
-    try:
-        ready(server)
-        await stopping.wait()
-    finally:
-        await server.stop()
-    if not server.directories.live_directories:
-        raise MillstreamError("stopped: all log directories have failed")
-
-
-def _say_ready(server: BrokerServer) -> None:
-    directories = ", ".join(str(path) for path in server.config.log_directories)
-    print(f"millstream is ready on {server.bootstrap_servers}, data in {directories}", flush=True)

@@ -90,7 +90,7 @@ def serve(options: ServeOptions) -> None:
 
         run_workers(settings, options.workers)
     else:
-        from millstream.broker.server import run
+        from millstream.broker.process import run
 
         run(settings)
 

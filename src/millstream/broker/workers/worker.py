@@ -15,7 +15,8 @@ from typing import NamedTuple
 from millstream import json_logs
 from millstream.broker.child import end_with_parent
 from millstream.broker.metadata.shared import open_shared
-from millstream.broker.server import BrokerServer, run
+from millstream.broker.process import run
+from millstream.broker.server import BrokerServer
 from millstream.config.broker import BrokerConfig, Endpoint
 from millstream.errors import DirectoryLocked, MillstreamError
 from millstream.storage.filesystem import OsFileSystem
