@@ -29,10 +29,13 @@ from millstream.connect.capture.settings import CaptureSettings
 from millstream.connect.sinks.config import parse_config
 from millstream.connect.sinks.runner import SinkRunner
 from millstream.errors import ApiError, MillstreamError
+from millstream.events.event import Event, Origin
+from millstream.events.handler import stored_events
+from millstream.events.log import EventLog
 from tests.peers.cache import PeerMissing
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.postgres import start_postgres
-from tests.peers.secured import Secured, start_secured
+from tests.peers.secured import ADMIN, Secured, start_secured
 from tests.peers.secured_clients import KINDS, admin_of, allow, settings_of
 
 
@@ -44,6 +47,9 @@ class World(NamedTuple):
         settings = Security.from_settings(settings_of(self.secured, user)).librdkafka()
         quiet = {"log_level": 0, "bootstrap.servers": self.secured.address("SASL_SSL")}
         return {**settings, **quiet, **{name.replace("_", "."): it for name, it in more.items()}}
+
+
+EVENT_USERS = ["events", "events-0", "events-1", "events-2"]
 
 
 class Refused(Exception):
@@ -58,7 +64,7 @@ def world(
     settings = {"group.initial.rebalance.delay.ms": "0"}
     users = [f"{user}-{number}" for user in CASES for number in range(len(CASES[user].rights))]
     running = start_secured(
-        request.param, directory, [*CASES, *users, "capturer", "looker"], settings
+        request.param, directory, [*CASES, *users, "capturer", "looker", *EVENT_USERS], settings
     )
     try:
         admin = admin_of(running)
@@ -161,6 +167,15 @@ def sink(world: World, user: str) -> None:
         assert connection.execute("SELECT id FROM rows").fetchall() == [(1,)]
 
 
+def source_events(world: World, user: str) -> None:
+    security = settings_of(world.secured, user)
+    with EventLog(world.secured.address("SASL_SSL"), "events", security=security) as log:
+        log.check_conditional()
+        partition = log.partition_of(user)
+        offset = log.append(partition, stored_events(user, 0, [Event("made")], Origin("command")))
+        assert len(list(log.events(partition, offset, offset + 1))) == 1
+
+
 class Case(NamedTuple):
     act: Callable[[World, str], None]
     rights: list[str]
@@ -181,6 +196,24 @@ CASES: Mapping[str, Case] = {
     "sharer": Case(share, ["READ topic t", "READ group sg"]),
     "sinker": Case(sink, ["READ topic rows", "WRITE topic dlq.rows", "CREATE topic dlq.rows"]),
 }
+
+
+EVENT_RIGHTS = ["READ topic events", "WRITE topic events", "DESCRIBE_CONFIGS topic events"]
+
+
+def test_event_sourcing_needs_its_rights_and_no_others(world: World) -> None:
+    if world.secured.kind != "millstream":
+        pytest.skip("conditional append is Millstream's")
+    with EventLog(
+        world.secured.address("SASL_SSL"), "events", security=settings_of(world.secured, ADMIN)
+    ) as log:
+        log.create()
+    for number, left_out in enumerate(EVENT_RIGHTS):
+        allow(world.secured, f"events-{number}", [it for it in EVENT_RIGHTS if it != left_out])
+        with pytest.raises(MillstreamError, match="the user needs"):
+            source_events(world, f"events-{number}")
+    allow(world.secured, "events", EVENT_RIGHTS)
+    eventually(lambda: source_events(world, "events"))
 
 
 @pytest.mark.parametrize("user", CASES)
