@@ -130,7 +130,7 @@ def test_sessions_of_brokers_end_and_replication_goes_on(
     zookeeper: ZooKeeperProcess, pki: Pki, tmp_path: Path
 ) -> None:
     """They log in again, on new connections, before the session ends."""
-    settings = {**sasl_settings(pki, "PLAIN"), "connections.max.reauth.ms": "1500"}
+    settings = {**sasl_settings(pki, "PLAIN"), "connections.max.reauth.ms": "3000"}
     with cluster(zookeeper, tmp_path, settings) as brokers:
         bootstrap = ",".join(broker.bootstrap_servers for broker in brokers)
         for number in range(3):
