@@ -144,7 +144,13 @@ def test_producer_is_rejected_at_once(name: str, server: Server) -> None:
     assert end_of(server.bootstrap, topic) == end
 
 
-@pytest.mark.parametrize("end_server", [Server.stop, Server.kill], ids=["stopped", "killed"])
+@pytest.mark.parametrize(
+    "end_server",
+    [
+        pytest.param(Server.stop, id="stopped", marks=pytest.mark.slow),
+        pytest.param(Server.kill, id="killed"),
+    ],
+)
 def test_held_batch_is_appended_once_after_a_restart(tmp_path: Path, end_server: Any) -> None:
     port = free_port()
     server = start_millstream(tmp_path / "data", SETTINGS, port=port)
