@@ -12,7 +12,10 @@ import pytest
 
 from millstream.client.security import Security
 from millstream.client.settings import read_client_settings
+from millstream.config.properties import parse_properties
 from tests.cli.conftest import Run
+from tests.peers.kafka import start_kafka
+from tests.peers.servers import free_port
 
 
 def made(run: Run, directory: Path, *options: str) -> set[str]:
@@ -77,3 +80,28 @@ def test_dev_names_what_to_install(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 1
     assert "pip install 'millstream[security]'" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.java
+def test_dev_makes_settings_for_apache_kafka_too(run: Run, tmp_path: Path) -> None:
+    made(run, tmp_path / "certs")
+    tls, sasl, controller = free_port(), free_port(), free_port()
+    for file in (tmp_path / "certs").glob("*.properties"):
+        text = file.read_text().replace("127.0.0.1:9092", f"127.0.0.1:{tls}")
+        file.write_text(text.replace("127.0.0.1:9093", f"127.0.0.1:{sasl}"))
+    settings = parse_properties((tmp_path / "certs" / "server.properties").read_text())
+    settings |= {  # of its controller, which is not secured here
+        "listeners": f"{settings['listeners']},CONTROLLER://127.0.0.1:{controller}",
+        "listener.security.protocol.map": "SSL:SSL,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "super.users": f"{settings['super.users']};User:ANONYMOUS",
+    }
+    kafka = start_kafka(tmp_path / "kafka", settings, port=tls)
+    try:
+        admin = ("--client-config", str(tmp_path / "certs" / "admin.properties"))
+        for command in (("topic", "create", "t"), ("user", "create", "shop", "--generate")):
+            outcome = run(*admin, *command)
+            assert outcome.exit_code == 0, outcome.err
+    finally:
+        kafka.stop()

@@ -12,6 +12,7 @@ import typer
 
 from millstream.cli.failures import CommandFailed, usage_error
 from millstream.cli.output import console
+from millstream.security.jaas import SCRAM_MODULE
 
 if TYPE_CHECKING:
     from millstream.security.certificates import Authority, Signed
@@ -42,6 +43,9 @@ ssl.client.auth=required
 # A certificate for CN=ann is the user ann.
 ssl.principal.mapping.rules=RULE:^CN=([^,]+)$/$1/,DEFAULT
 sasl.enabled.mechanisms=SCRAM-SHA-256,SCRAM-SHA-512
+# Apache Kafka wants them to be named.
+listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config={module} required;
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config={module} required;
 # Nobody else may do anything until an ACL allows it.
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:admin;User:broker
@@ -146,7 +150,12 @@ def make_broker_files(
     make_authority = certificates().make_authority
     authority: Authority = make_authority("Millstream development authority", now)
     broker = authority.sign("broker", now, hosts=hosts, days=days)
-    values = {"directory": directory, "tls": TLS_ADDRESS, "sasl": SASL_ADDRESS}
+    values = {
+        "directory": directory,
+        "tls": TLS_ADDRESS,
+        "sasl": SASL_ADDRESS,
+        "module": f"org.apache.kafka.common.security.scram.{SCRAM_MODULE}",
+    }
     files = {
         "ca.pem": authority.certificate,
         "ca.key": authority.key,
