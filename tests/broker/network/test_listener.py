@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import socket
 import ssl
 import time
@@ -246,6 +248,24 @@ def test_creation_rate_is_a_bucket_of_one_second() -> None:
         assert rate.wait_seconds(10) == 0
         rate.count()
     assert rate.wait_seconds(10) > 0
+
+
+def test_listener_goes_on_after_the_process_had_no_more_files(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real_accept = socket.socket.accept
+    failures = iter([OSError(errno.EMFILE, os.strerror(errno.EMFILE))])
+
+    def accept(listening: socket.socket) -> object:
+        for error in failures:
+            raise error
+        return real_accept(listening)
+
+    with Broker.start() as broker:
+        monkeypatch.setattr(socket.socket, "accept", accept)
+        with Wire(broker.bootstrap_servers) as wire:
+            assert wire.call("api_versions", 0).error_code == 0
+    assert "no connection can be accepted on PLAINTEXT: Too many open files" in caplog.text
 
 
 def test_address_in_use_is_named(tmp_path: Path) -> None:

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
-import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -31,9 +29,8 @@ logger = logging.getLogger("millstream.connection")
 
 ACCEPTED_PER_TURN_MAX = 64
 REFUSED_MAX = 1000  # connections that exceed a rate and are not closed yet
-OUT_OF_FILES_SECONDS = 1.0
+RETRY_SECONDS = 1.0  # after accepting has failed
 SHUTDOWN_SECONDS = 5.0  # for the client to close its half of TLS
-_OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 ALERT = "alert"  # attribute of an error: see broker/security/tls.py
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "HTTPS_PROXY_REQUEST")
 
@@ -157,13 +154,12 @@ class Listener:
             self._take(accepted, address[0] if address else "local")
 
     def _cannot_accept(self, error: OSError) -> None:
-        if error.errno not in _OUT_OF_FILES:
-            raise error
+        """The process has no more files, usually: the loop must not try that all the time."""
         logger.error(
             "no connection can be accepted on %s: %s; trying again in %g s",
-            *(self.endpoint.listener, os.strerror(error.errno), OUT_OF_FILES_SECONDS),
+            *(self.endpoint.listener, error.strerror or error, RETRY_SECONDS),
         )
-        self._wait(OUT_OF_FILES_SECONDS)
+        self._wait(RETRY_SECONDS)
 
     def _take(self, accepted: socket.socket, host: str) -> None:
         delay_ms = self._connections.too_soon_ms(host)
