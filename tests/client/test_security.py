@@ -283,7 +283,7 @@ def test_client_shows_a_certificate_where_it_is_asked_for(secured: Secured) -> N
 
 def test_new_certificates_are_used_by_new_connections(secured: Secured) -> None:
     """The files are read for each connection: no client has to be restarted."""
-    store = secured.certificates.sign("renewed", days=-1)
+    store = secured.certificates.sign("renewed", expired=True)
     security = {
         "security.protocol": "SSL",
         "ssl.ca.location": str(secured.certificates.authority),
