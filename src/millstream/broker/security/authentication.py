@@ -109,7 +109,10 @@ class Authentication:
         self.state = State.HANDSHAKE
 
     def may_begin_again(self, now_ms: int) -> bool:
+        """As in Kafka: only if the session has an end, and not twice in a second."""
         last_ms = self._began_again_at_ms
+        if self.ends_at_ms is None:
+            return False
         return last_ms is None or now_ms - last_ms >= REAUTHENTICATION_MS_MIN
 
     def handshake(
