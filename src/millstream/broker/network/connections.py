@@ -133,8 +133,10 @@ class Connections:
             states.append(connection.state)
             if position % SURVEYED_AT_ONCE == SURVEYED_AT_ONCE - 1:
                 await asyncio.sleep(0)
+        per_listener = Counter({it.listener: 0 for it in self.services.config.endpoints})
+        per_listener.update(it.listener for it in states)
         return ConnectionSurvey(
-            per_listener=Counter(it.listener for it in states),
+            per_listener=per_listener,
             per_software=Counter((*_name_and_version(it.software), it.listener) for it in states),
             accepted=self.accepted_count,
             refused=self.refused_count,
