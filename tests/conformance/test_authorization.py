@@ -18,8 +18,16 @@ from millstream.protocol.apis import APIS
 from tests.conformance.answers import TABLE, read_answers, write_answers
 from tests.conformance.calls import CALLS, answers_of
 from tests.conformance.differences import DIFFERENCES
-from tests.conformance.rights import SETTINGS, USERS, World, create_world
-from tests.peers.secured import start_secured
+from tests.conformance.rights import SETTINGS, TOPICS, USERS, World, create_world, victims
+from tests.peers.secured import (
+    ADMIN,
+    Certificates,
+    Secured,
+    TokenIssuer,
+    secured_settings,
+    start_secured,
+)
+from tests.peers.servers import start_workers
 
 # Before a user is known there are no rights: tested in test_authentication.
 _WITHOUT_RIGHTS = {"sasl_handshake", "sasl_authenticate"}
@@ -76,6 +84,36 @@ def check(kind: str, directory: Path, users: Sequence[str]) -> None:
     with running_world(kind, directory, users) as world:
         found = {user: answers_of(world, user) for user in users}
     assert _differences(expected, found) == ""
+
+
+def test_every_door_of_workers_refuses_the_same(tmp_path: Path) -> None:
+    """The address that they share, and the own one of each."""
+    certificates, issuer = Certificates(tmp_path / "certificates"), TokenIssuer(tmp_path)
+    settings = SETTINGS | secured_settings(certificates, issuer, [ADMIN, "nobody"])
+    settings = {it: value for it, value in settings.items() if "ssl." not in it}
+    settings["listeners"] = "SASL_PLAINTEXT://127.0.0.1:0"
+    settings["listener.security.protocol.map"] = "SASL_PLAINTEXT:SASL_PLAINTEXT"
+    server = start_workers(tmp_path / "data", 2, settings)
+    try:
+        broker = Secured(server, {"SASL_PLAINTEXT": server.port}, certificates, issuer)
+        with broker.wire(ADMIN) as admin:
+            topics = [
+                {"name": name, "num_partitions": 4, "replication_factor": 1}
+                for name in (*TOPICS, *victims("nobody"))
+            ]
+            admin.call("create_topics", 7, topics=topics, timeout=60_000)
+            found = admin.call("metadata", 12, topics=None)
+        ids = {topic.name: topic.topic_id for topic in found.topics}
+        names = {topic_id: name for name, topic_id in ids.items()}
+        doors = {server.port, *(it.port for it in found.brokers)}
+        assert len(doors) == 3
+        expected = {"nobody": _declared(read_answers()["nobody"])}
+        for port in doors:
+            door = Secured(server, {"SASL_PLAINTEXT": port}, certificates, issuer)
+            answers = answers_of(World(door, ids, names), "nobody")
+            assert _differences(expected, {"nobody": answers}) == ""
+    finally:
+        server.stop()
 
 
 def _declared(answers: Mapping[str, str]) -> dict[str, str]:
