@@ -350,8 +350,9 @@ def test_session_is_renewed_before_it_ends(
     secured: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also with requests in flight, whose responses must not get lost."""
-    # Early, so that a busy machine does not delay a request until after the end.
-    monkeypatch.setattr(connection_module, "RENEWAL_SHARE", (0.3, 0.4))
+    # Early, so that a busy machine does not delay a request until after the end; brokers refuse to
+    # authenticate again within a second.
+    monkeypatch.setattr(connection_module, "RENEWAL_SHARE", (0.4, 0.5))
     settings = settings_of(secured, "ann", "SCRAM-SHA-512")
     address = ("127.0.0.1", secured.ports["SASL_SSL"])
     security = Security.from_settings(settings)
