@@ -23,6 +23,7 @@ LONG = (
     "cluster",
     "footprint",
     "metrics",
+    "quotas",
     "sinks",
     "soak",
     "workers",

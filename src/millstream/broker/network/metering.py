@@ -8,8 +8,8 @@ not wait by themselves. What is counted:
     ShareFetch    the bytes of the response
     all           the time for which the request has occupied the event loop
 
-A producer that is far from its quota is counted every few requests, because counting each of them
-would take a tenth of the time of a small request: `unrecorded` may reach a `lease`.
+A client that is far from its quota is counted every few requests, because counting each of them
+would take a tenth of the time of a small request: what is unrecorded may reach a `lease`.
 
 Fetch counts its records itself (`handlers/fetch.py`): a response that would exceed the quota is not
 sent. Requests of other brokers are not counted.
@@ -54,6 +54,9 @@ class QuotaMeter:
 
     __slots__ = (
         "_api",
+        "_busy_lease_ns",
+        "_busy_ns",
+        "_byte_lease",
         "_clock",
         "_mute",
         "_produce",
@@ -72,7 +75,10 @@ class QuotaMeter:
         self._request = meters.request
         self._produce = meters.produce if api.name == "produce" else None
         self._share_fetch = meters.fetch if api.name == "share_fetch" else None
-        self.lease = 0.0  # requests are counted one by one when `unrecorded` reaches it
+        self._busy_ns = 0  # not recorded yet
+        self._busy_lease_ns = 0.0
+        self._byte_lease = 0.0
+        self.lease = 0.0  # requests need not come here before `unrecorded` reaches it
         self.unrecorded = 0  # bytes
 
     @property
@@ -88,13 +94,19 @@ class QuotaMeter:
         else:
             started_ns = perf_counter_ns()
             answer = handle(body)
-            throttle_ms = self._record_time(self._request, perf_counter_ns() - started_ns)
-        if self._produce is not None:
+            self._busy_ns += perf_counter_ns() - started_ns
+            throttle_ms = 0
+            if self._busy_ns >= self._busy_lease_ns:
+                throttle_ms = self._record_time(self._request, self._busy_ns)
+                self._busy_lease_ns = self._request.rate.lease / PERCENT_PER_NS
+                self._busy_ns = 0
+        if self._produce is not None and self.unrecorded >= self._byte_lease:
             produced_ms = self._produce.record(self.unrecorded, self._clock.monotonic_ms())
             throttle_ms = max(throttle_ms, produced_ms)
-            if self._request is None:
-                self.lease = self._produce.rate.lease
-        self.unrecorded = 0
+            self._byte_lease = self._produce.rate.lease
+            if self._request is None:  # otherwise each request is timed
+                self.lease = self._byte_lease
+            self.unrecorded = 0
         if throttle_ms:
             answer = self._throttle(answer, throttle_ms)
         if self._share_fetch is not None:
