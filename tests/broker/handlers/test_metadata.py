@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from millstream import Broker
+from millstream.broker.metadata.cache import KEPT_REQUEST_BYTES_MAX
 from millstream.errors import ErrorCode
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.broker.handlers.calls import create_topic
@@ -124,5 +125,21 @@ def test_missing_topics_of_one_request_are_one_commit(tmp_path: Path) -> None:
             assert errors.pop("t_1") == ErrorCode.INVALID_TOPIC_EXCEPTION
             assert set(errors.values()) == {ErrorCode.NONE}
             assert len(commits) == 1
+
+    asyncio.run(scenario())
+
+
+def test_answers_to_long_requests_are_not_kept(tmp_path: Path) -> None:
+    """The request is the key of the answer, and clients choose its length."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as server, WireClient.connected(server) as client:
+            kept = server.metadata_cache._answers
+            for count in (1, 2, KEPT_REQUEST_BYTES_MAX // 100):
+                topics = [{"name": "x" * 100}] * count
+                fields = {"topics": topics, "allow_auto_topic_creation": False}
+                for _ in range(2):
+                    assert len((await client.call(3, 9, **fields)).topics) == count
+            assert len(kept) == 2
 
     asyncio.run(scenario())

@@ -7,16 +7,23 @@ What every API answers to every kind of user is compared with Apache Kafka's in
 from __future__ import annotations
 
 import asyncio
+import inspect
+import json
 import struct
 import uuid
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from millstream.broker.handlers.create_topics import create_topics
+from millstream.broker.handlers.describe_topic_partitions import describe_topic_partitions
+from millstream.broker.handlers.list_offsets import list_offsets
 from millstream.broker.metadata.topics import NewTopic
 from millstream.broker.server import BrokerServer
+from millstream.broker.services import RequestContext
 from millstream.errors import ErrorCode
 from millstream.security.acls import Operation, PatternType, Permission
 from tests.broker.rights import (
@@ -266,9 +273,104 @@ def test_metadata_of_one_user_are_not_given_to_another(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_metadata_are_decided_every_time_if_allowed_operations_are_in_the_audit(
+    tmp_path: Path,
+) -> None:
+    async def scenario(server: BrokerServer, client: WireClient) -> None:
+        await allow(server, topic("t", DESCRIBE))
+        for _ in range(3):
+            await client.call(METADATA, 9, topics=[{"name": "t"}], allow_auto_topic_creation=True)
+        audit = server.services.audit
+        assert audit is not None
+        await audit.close()
+
+    path = tmp_path / "audit"
+    run(
+        tmp_path / "data",
+        scenario,
+        millstream_audit_log=f"file:{path}",
+        millstream_audit_allowed=True,
+    )
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    assert sum(it["count"] for it in events if it["resourceName"] == "t") == 3
+
+
 async def names(client: WireClient) -> list[str]:
     answer = await client.call(METADATA, 9, topics=None, allow_auto_topic_creation=True)
     return [it.name for it in answer.topics]
+
+
+class ComparedName(str):
+    """Counts how often names are compared."""
+
+    count = 0
+
+    def __eq__(self, other: object) -> bool:
+        type(self).count += 1
+        return super().__eq__(other)
+
+    __hash__ = str.__hash__
+
+
+class ComparedIndex(int):
+    """The same for indexes of partitions."""
+
+    count = 0
+
+    def __eq__(self, other: object) -> bool:
+        type(self).count += 1
+        return super().__eq__(other)
+
+    __hash__ = int.__hash__
+
+
+REFUSED_ITEMS = 500
+
+
+def refused_request(api: str) -> Any:
+    """A request of one who may do nothing, with many items."""
+    names = [SimpleNamespace(name=ComparedName(f"n{it}")) for it in range(REFUSED_ITEMS)]
+    indexes = [
+        SimpleNamespace(partition_index=ComparedIndex(it), timestamp=-1)
+        for it in range(REFUSED_ITEMS)
+    ]
+    return {
+        "create_topics": SimpleNamespace(topics=names, validate_only=False),
+        "describe_topic_partitions": SimpleNamespace(
+            topics=names, cursor=None, response_partition_limit=2_000
+        ),
+        "list_offsets": SimpleNamespace(
+            topics=[SimpleNamespace(name="t", partitions=indexes)], isolation_level=0, replica_id=-1
+        ),
+    }[api]
+
+
+@pytest.mark.parametrize(
+    ("api", "handler", "item"),
+    [
+        ("create_topics", create_topics, ComparedName),
+        ("describe_topic_partitions", describe_topic_partitions, ComparedName),
+        ("list_offsets", list_offsets, ComparedIndex),
+    ],
+)
+def test_refusal_takes_time_in_proportion_to_the_items(
+    tmp_path: Path, api: str, handler: Callable[..., Any], item: Any
+) -> None:
+    """A request of one who may do nothing could keep the broker busy for minutes otherwise."""
+
+    async def scenario(server: BrokerServer, client: WireClient) -> None:
+        (connection,) = server.connections._open
+        context = RequestContext(
+            server.services, 7, "test", "127.0.0.1", "PLAINTEXT", 1, lambda: 1, connection._client
+        )
+        item.count = 0
+        answer = handler(context, refused_request(api))
+        answer = await answer if inspect.isawaitable(answer) else answer
+        entries = answer["topics"][0]["partitions"] if api == "list_offsets" else answer["topics"]
+        assert [it["error_code"] for it in entries] == [REFUSED] * REFUSED_ITEMS
+        assert item.count < 10 * REFUSED_ITEMS
+
+    run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("name", ["t", "missing"])

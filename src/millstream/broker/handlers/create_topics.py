@@ -34,10 +34,10 @@ FIRST_VERSION_WITH_QUOTA_ERROR = 6
 async def create_topics(context: RequestContext, request: CreateTopicsRequest) -> Fields:
     counts = Counter(topic.name for topic in request.topics)
     wanted = {topic.name: topic for topic in request.topics if counts[topic.name] == 1}
-    refused: list[str] = []
+    refused: Sequence[str] = ()
     if not may_cluster(context, Operation.CREATE, log_denied=False):
-        _, refused = split_topics(context, Operation.CREATE, wanted, lambda name: name)
-        wanted = {name: topic for name, topic in wanted.items() if name not in refused}
+        allowed, refused = split_topics(context, Operation.CREATE, wanted, lambda name: name)
+        wanted = {name: wanted[name] for name in allowed}
     mutations = Mutations(context, strict_since=FIRST_VERSION_WITH_QUOTA_ERROR)
     new = {str(name): _new_topic(topic) for name, topic in wanted.items()}
     actions = context.services.actions

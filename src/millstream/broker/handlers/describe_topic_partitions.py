@@ -26,9 +26,10 @@ def describe_topic_partitions(
 ) -> Fields:
     topics = context.services.metadata.image.topics
     named = {topic.name for topic in request.topics}
-    visible, hidden = split_topics(
+    visible, refused = split_topics(
         context, Operation.DESCRIBE, named or topics, str, log_denied=bool(named)
     )
+    hidden = set(refused)
     names = sorted(named or visible)
     first_partition = 0
     if request.cursor is not None:

@@ -16,6 +16,7 @@ A look-up by timestamp may read the disk, so it runs in a thread.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -54,10 +55,10 @@ async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> 
 
 async def _list_topic(context: RequestContext, topic: ListOffsetsTopic, end_of: EndOf) -> Fields:
     partitions = []
-    seen = [partition.partition_index for partition in topic.partitions]
+    counts = Counter(partition.partition_index for partition in topic.partitions)
     for wanted in topic.partitions:
         try:
-            if seen.count(wanted.partition_index) > 1:
+            if counts[wanted.partition_index] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "duplicate partition")
             answer = await _look_up(context, topic.name, wanted, end_of)
         except ApiError as error:

@@ -25,6 +25,7 @@ from millstream.broker.handlers._rights import (
     operations,
     split_topics,
 )
+from millstream.broker.metadata.cache import KEPT_REQUEST_BYTES_MAX
 from millstream.broker.metadata.topics import validate_topic_name
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
@@ -44,6 +45,7 @@ from millstream.protocol.wire import Buffer
 from millstream.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
+    from millstream.broker.metadata.cache import Key
     from millstream.broker.services import Services
     from millstream.coordination.cluster import TopicImage
 
@@ -53,10 +55,13 @@ FIRST_WITH_LISTENER_ERRORS = 6
 def metadata(context: RequestContext, body: Buffer) -> bytes | Deferred:
     services, rights = context.services, context.client.rights
     identity = None if rights is None else rights.identity
-    key = (context.api_version, context.listener, identity, bytes(body))
-    cached = services.metadata_cache.get(services.metadata.image.version, key)
-    if cached is not None:
-        return cached
+    key: Key | None = None
+    # If allowed operations are to be in the audit too, every request has to be decided.
+    if len(body) <= KEPT_REQUEST_BYTES_MAX and not (rights and rights.records_allowed):
+        key = (context.api_version, context.listener, identity, bytes(body))
+        cached = services.metadata_cache.get(services.metadata.image.version, key)
+        if cached is not None:
+            return cached
     request = decode_metadata_request(body, context.api_version)
     refused = _refused(context, request)
     missing = _to_create(services, request, refused)
@@ -69,7 +74,7 @@ def metadata(context: RequestContext, body: Buffer) -> bytes | Deferred:
         services.tasks.start(_create_and_answer(context, request, missing, errors, deferred))
         return deferred
     answer = _answer(context, request, errors)
-    if not refused:  # each refusal is to be in the audit
+    if key is not None and not refused:  # each refusal is to be in the audit
         services.metadata_cache.put(key, answer)
     return answer
 

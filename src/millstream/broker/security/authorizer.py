@@ -72,8 +72,8 @@ class Authorizer:
 
 
 def principal_of_brokers(config: BrokerConfig) -> Principal | None:
-    """As whom brokers connect to each other. None if the settings do not say: a certificate does,
-    or nothing."""
+    """As whom brokers connect to each other. None if it is not in the settings: with TLS, the
+    certificate names it."""
     listener = config.inter_broker_listener
     protocol = config.listener_protocols[listener]
     if not protocol.uses_sasl:
@@ -130,6 +130,11 @@ class Rights:
     def version(self) -> object:
         """Another object when decisions may have changed."""
         return self._authorizer.acls
+
+    @property
+    def records_allowed(self) -> bool:
+        """Whether the audit records what is allowed, too."""
+        return self._audit.wants_allowed
 
     def allows(
         self,
