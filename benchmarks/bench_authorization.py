@@ -46,7 +46,7 @@ def compare(name: str, checked: Target, plain: Target, acks: int, scale: Scale) 
     measurement = Measurement(name, "requests/CPU s", bar=0.95, aim=0.98, subject=ON, peer=OFF)
     blocks = 2 if scale.is_quick else BLOCKS
     for number in range(2 if scale.is_quick else 1 + ROUNDS):
-        lanes = {ON: Lane(checked, acks), OFF: Lane(plain, acks)}
+        lanes = {ON: Lane(checked, acks, True), OFF: Lane(plain, acks, True)}
         for block in range(blocks):
             for lane in sorted(lanes, reverse=bool(block % 2)):
                 lanes[lane].send()

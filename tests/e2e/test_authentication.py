@@ -76,6 +76,8 @@ class Secured:
             "sasl.oauthbearer.expected.audience": TokenIssuer.AUDIENCE,
             "sasl.oauthbearer.expected.issuer": TokenIssuer.ISSUER,
             "connection.failed.authentication.delay.ms": "10",
+            # Only in sessions that end may clients authenticate again.
+            f"{PREFIX}.scram-sha-256.connections.max.reauth.ms": "3600000",
         }
 
     @property
