@@ -54,7 +54,7 @@ def test_pushed_values_are_served(broker: Broker) -> None:
             metrics=metrics_data(gauge("wire.depth", point(3.5))),
         )
         assert answer.error_code == ErrorCode.NONE
-        assert scrape(broker.metrics_url).sum("wire_depth") == 3.5
+        assert scrape(broker.metrics_url).sum("client_wire_depth") == 3.5
         unknown = wire.call(
             "push_telemetry",
             0,

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
 
 
-def push_telemetry(context: RequestContext, request: PushTelemetryRequest) -> Fields:
-    collected(context).push(
+async def push_telemetry(context: RequestContext, request: PushTelemetryRequest) -> Fields:
+    await collected(context).push(
         describe(context, request.client_instance_id),
         request.subscription_id,
         request.compression_type,

@@ -1,14 +1,19 @@
 """The clients that push metrics, and what they pushed last.
 
 Requests are checked as Kafka's broker does: a client must know its subscription, and must not push
-before its interval is over. The number of clients and of series per client is limited; a client
-that has not pushed for three intervals, or has ended, is forgotten after two minutes at the
-earliest.
+before its interval is over. Only what a client was asked for is kept. The number of clients, of
+series per client and the memory for all of them are limited; a client that has not pushed for three
+intervals, or has ended, is forgotten after two minutes at the earliest.
+
+Any client can push any name: names that are not Kafka's are served with the prefix `client_`, so
+none can be taken for a metric of the broker.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 from uuid import UUID, uuid4
@@ -19,17 +24,24 @@ from millstream.broker.telemetry.subscriptions import (
     Subscription,
     subscription_of,
 )
-from millstream.config.metrics import ClientMetricsConfig
+from millstream.config.metrics import ALL_METRICS, ClientMetricsConfig
 from millstream.errors import ApiError, CorruptBatch, ErrorCode
 from millstream.metrics.exposition import Family, Sample, counter, gauge, label_text
 from millstream.records.compression import Compression, decompress
 
-SERIES_MAX = 1_000  # of one client
+SERIES_MAX = 200  # of one client
+KEPT_BYTES_MAX = 32 * 1024 * 1024  # of the series of all clients
+SERIES_BYTES = 300  # of one series, without its text
+ATTRIBUTE_BYTES = 64  # of one attribute, without its text
+DECODE_HERE_BYTES = 4096  # larger pushes, and compressed ones, are decoded in a thread
+FORGET_MS = 1_000  # between two searches for clients to forget
 KEPT_INTERVALS = 3
 KEPT_MS_MIN = 120_000  # longer than Prometheus waits between two scrapes
 EARLY_SHARE = 0.5  # of the interval: clients push after a random part of their first one
 
 NO_ID = UUID(int=0)
+KAFKA_PREFIX = "org.apache.kafka."
+OTHERS_PREFIX = "client_"
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_]")
 
 SeriesKey: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]
@@ -42,6 +54,7 @@ class _Client:
         self.described = described
         self.subscription = subscription
         self.series: dict[SeriesKey, float] = {}
+        self.size_bytes = 0  # of the series
         self.asked_ms = -1
         self.pushed_ms = -1
         self.has_ended = False
@@ -64,8 +77,12 @@ class ClientTelemetry:
         self._bytes_max = bytes_max
         self._clients: dict[UUID, _Client] = {}
         self._kinds: dict[str, bool] = {}  # whether a metric is a counter, by name
+        self._size_bytes = 0  # of the series of all clients
+        self._forgot_ms: int | None = None
+        self._decoding = asyncio.Lock()
         self.pushes = 0
         self.refused = 0
+        self.dropped = 0
 
     def subscribe(self, described: ClientDescription, now_ms: int) -> tuple[UUID, Subscription]:
         """The client's id, a new one if it has none, and what it is asked for."""
@@ -78,12 +95,14 @@ class ClientTelemetry:
             if early and known.asked_ms >= 0 and known.subscription == subscription:
                 raise _too_early("GetTelemetrySubscriptions", known.subscription.interval_ms)
             known.subscription = subscription
-        client = known or self._admit(_Client(described, subscription), now_ms)
+        client = known
+        if client is None and subscription.metrics:
+            client = self._admit(_Client(described, subscription), now_ms)
         if client is not None:
             client.asked_ms = now_ms
         return described.instance_id, subscription
 
-    def push(
+    async def push(
         self,
         described: ClientDescription,
         subscription_id: int,
@@ -95,42 +114,41 @@ class ClientTelemetry:
     ) -> None:
         """Raises `ApiError`; nothing is kept then."""
         try:
-            self._push(described, subscription_id, compression, metrics, now_ms, is_last)
+            client = self._check(described, subscription_id, now_ms, is_last)
+            points = await self._decoded(compression, metrics)
         except ApiError:
             self.refused += 1
             raise
         self.pushes += 1
+        if self._clients.get(described.instance_id) is client:
+            self._keep(client, points)
 
-    def _push(
-        self,
-        described: ClientDescription,
-        subscription_id: int,
-        compression: int,
-        metrics: bytes,
-        now_ms: int,
-        is_last: bool,
-    ) -> None:
+    def _check(
+        self, described: ClientDescription, subscription_id: int, now_ms: int, is_last: bool
+    ) -> _Client:
         if described.instance_id == NO_ID:
             raise ApiError(ErrorCode.INVALID_REQUEST, "the client has no instance id")
         client = self._clients.get(described.instance_id)
+        if client is not None and client.has_ended:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "the client has sent its last metrics")
         subscription = subscription_of(described, self._configs())
+        if subscription_id != subscription.id:
+            raise ApiError(ErrorCode.UNKNOWN_SUBSCRIPTION_ID, "the subscription has changed")
+        if not subscription.metrics:
+            raise ApiError(ErrorCode.UNKNOWN_SUBSCRIPTION_ID, "the client is asked for no metrics")
         if client is None:
             client = self._admit(_Client(described, subscription), now_ms)
             if client is None:
                 raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "too many clients push metrics")
-        if client.has_ended:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "the client has sent its last metrics")
         client.subscription = subscription
-        if subscription_id != subscription.id:
-            raise ApiError(ErrorCode.UNKNOWN_SUBSCRIPTION_ID, "the subscription has changed")
         early = now_ms - client.pushed_ms < subscription.interval_ms * EARLY_SHARE
         if client.pushed_ms >= 0 and early and not is_last:
             raise _too_early("PushTelemetry", subscription.interval_ms)
         client.pushed_ms = now_ms
         client.has_ended = is_last
-        self._keep(client, self._decode(compression, metrics))
+        return client
 
-    def _decode(self, compression: int, metrics: bytes) -> list[Point]:
+    async def _decoded(self, compression: int, metrics: bytes) -> list[Point]:
         limit = self._bytes_max()
         if len(metrics) > limit:
             raise ApiError(
@@ -143,17 +161,29 @@ class ClientTelemetry:
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression type {compression}"
             ) from None
         try:
-            data = metrics if codec is Compression.NONE else decompress(metrics, codec, limit)
-            return decode(bytes(data))
+            if codec is Compression.NONE and len(metrics) <= DECODE_HERE_BYTES:
+                return decode(metrics)
+            async with self._decoding:  # one at a time: the threads are there for other work, too
+                return await asyncio.to_thread(_decompress_and_decode, metrics, codec, limit)
         except (CorruptBatch, MalformedMetrics) as error:
             raise ApiError(ErrorCode.INVALID_RECORD, str(error)) from None
 
     def _keep(self, client: _Client, points: list[Point]) -> None:
         series = client.series
+        wanted = client.subscription.metrics
+        takes_all = ALL_METRICS in wanted
         for point in points:
             key = point.name, point.attributes
-            if key not in series and len(series) >= SERIES_MAX:
+            if not (takes_all or point.name.startswith(wanted)):
+                self.dropped += 1
                 continue
+            if key not in series:
+                size = _size_of(key)
+                if len(series) >= SERIES_MAX or self._size_bytes + size > KEPT_BYTES_MAX:
+                    self.dropped += 1
+                    continue
+                client.size_bytes += size
+                self._size_bytes += size
             before = series.get(key, 0.0) if point.is_delta else 0.0
             series[key] = before + point.value
             self._kinds.setdefault(point.name, point.is_counter)
@@ -168,8 +198,13 @@ class ClientTelemetry:
         return client
 
     def forget_stale(self, now_ms: int) -> None:
+        """Not more often than every `FORGET_MS`: it reads all series, and clients can cause it."""
+        if self._forgot_ms is not None and now_ms - self._forgot_ms < FORGET_MS:
+            return
+        self._forgot_ms = now_ms
         for instance_id, client in list(self._clients.items()):
             if client.is_stale(now_ms):
+                self._size_bytes -= client.size_bytes
                 del self._clients[instance_id]
         used = {name for client in self._clients.values() for name, _ in client.series}
         self._kinds = {name: kind for name, kind in self._kinds.items() if name in used}
@@ -177,7 +212,7 @@ class ClientTelemetry:
     # Metrics
 
     def families(self, now_ms: int) -> Iterator[Family]:
-        """What clients pushed last: a dot in a name is an underscore here."""
+        """What clients pushed last, under the names of `_shown`."""
         self.forget_stale(now_ms)
         yield gauge(
             "millstream_telemetry_clients", "Clients that push metrics.", len(self._clients)
@@ -192,6 +227,11 @@ class ClientTelemetry:
             "Pushes of clients that were refused.",
             self.refused,
         )
+        yield counter(
+            "millstream_telemetry_dropped_total",
+            "Values in pushes that were not kept: not subscribed to, or too many.",
+            self.dropped,
+        )
         by_name: dict[str, list[tuple[_Client, SeriesKey, float]]] = {}
         for client in list(self._clients.values()):
             for key, value in client.series.items():
@@ -199,14 +239,31 @@ class ClientTelemetry:
         written: set[str] = set()
         for name, found in by_name.items():
             is_counter = self._kinds.get(name, False)
-            shown = _NO_NAME.sub("_", name)
-            if is_counter and not shown.endswith("_total"):
-                shown += "_total"
-            if shown in written or not shown[0].isalpha():
+            shown = _shown(name, is_counter)
+            if shown in written:
                 continue
             written.add(shown)
             make = counter if is_counter else gauge
             yield make(shown, f"{name}, as pushed by clients (KIP-714).", list(_samples(found)))
+
+
+def _decompress_and_decode(metrics: bytes, codec: Compression, limit: int) -> list[Point]:
+    data = metrics if codec is Compression.NONE else decompress(metrics, codec, limit)
+    return decode(bytes(data))
+
+
+def _size_of(key: SeriesKey) -> int:
+    name, attributes = key
+    texts = sum(sys.getsizeof(it) + sys.getsizeof(text) for it, text in attributes)
+    return SERIES_BYTES + sys.getsizeof(name) + len(attributes) * ATTRIBUTE_BYTES + texts
+
+
+def _shown(name: str, is_counter: bool) -> str:
+    """A dot is an underscore, and only Kafka's names are left without a prefix."""
+    shown = _NO_NAME.sub("_", name)
+    if not name.startswith(KAFKA_PREFIX):
+        shown = OTHERS_PREFIX + shown
+    return shown + "_total" if is_counter and not shown.endswith("_total") else shown
 
 
 def _samples(found: list[tuple[_Client, SeriesKey, float]]) -> Iterator[Sample]:
