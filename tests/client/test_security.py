@@ -64,6 +64,8 @@ def test_security_names_files_that_cannot_be_used(tmp_path: Path) -> None:
     nonsense.write_text("no certificate")
     with pytest.raises(ConfigError, match=r"ssl.ca.location .*nonsense.pem"):
         Security("SSL", ca_location=str(nonsense)).tls_context()
+    with pytest.raises(ConfigError, match=r"ssl.ca.location \(inline\)"):
+        Security("SSL", ca_certificates="é").tls_context()
     with pytest.raises(ConfigError, match=r"ssl.certificate.location .*missing.pem"):
         Security("SSL", certificate_location=str(tmp_path / "missing.pem")).tls_context()
 
@@ -81,6 +83,7 @@ def test_security_names_files_that_cannot_be_used(tmp_path: Path) -> None:
         ({"sasl.kerberos.kinit.cmd": "x"}, "Kerberos is not supported"),
         ({"ssl.truststore.password": "x"}, "use ssl.truststore.type=PEM"),
         ({"enable.ssl.certificate.verification": "no"}, "must be true or false"),
+        ({"ssl.endpoint.identification.algorithm": "htps"}, "it must be https, or none"),
         (
             {"security.protocol": "SASL_SSL", "sasl.mechanism": "MAGIC"},
             "MAGIC; it must be one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER",

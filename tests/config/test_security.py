@@ -118,3 +118,13 @@ def test_secrets_are_sensitive_and_nowhere_shown() -> None:
     config = BrokerConfig.from_values(values)
     assert "hunter2" not in repr(config) + str(config) + repr(config.listener_settings("PLAINTEXT"))
     assert find(BROKER_SETTINGS, "listener.name.x.ssl.key.password").sensitive
+
+
+def test_check_of_host_names_is_not_turned_off_by_a_typing_error() -> None:
+    name = "ssl.endpoint.identification.algorithm"
+    for value in ("https", "none", ""):
+        assert (
+            BrokerConfig.from_values({name: value}).ssl_endpoint_identification_algorithm == value
+        )
+    with pytest.raises(ConfigError, match=r"Invalid value htps .*must be one of: https, none"):
+        BrokerConfig.from_values({name: "htps"})

@@ -46,8 +46,9 @@ def new_audit(tasks: Tasks, clock: Clock, config: BrokerConfig) -> Audit | None:
 def new_authorizer(
     metadata: MetadataLog, config: BrokerConfig, audit: Audit | None, *, has_peers: bool
 ) -> Authorizer | None:
-    if audit is None or not config.has_authorizer:
+    if not config.has_authorizer:
         return None
+    assert audit is not None, "decisions are audited"
     from millstream.broker.security.authorizer import Authorizer, warn_about_brokers
 
     authorizer = Authorizer(metadata, config, audit)

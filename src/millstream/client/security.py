@@ -82,16 +82,6 @@ JAVA_SETTINGS = (
     "sasl.jaas.config",
 )
 KNOWN = (*SETTINGS, *JAVA_SETTINGS)
-# What nobody but the two sides may see: `redacted` hides their values.
-SECRETS = (
-    "ssl.key.pem",
-    "ssl.keystore.key",
-    "ssl.key.password",
-    "sasl.password",
-    "sasl.jaas.config",
-    "sasl.oauthbearer.client.secret",
-    "sasl.oauthbearer.client.credentials.client.secret",
-)
 _INSTEAD = {
     "ssl.truststore.password": "ssl.truststore.type=PEM, which needs no password",
     "ssl.keystore.password": "ssl.keystore.type=PEM and ssl.key.password",
@@ -144,8 +134,7 @@ class Security:
             key_location=get("ssl.key.location"),
             key=_pem(get("ssl.key.pem")),
             key_password=get("ssl.key.password"),
-            checks_hostname=get("ssl.endpoint.identification.algorithm", "https").lower()
-            == "https",
+            checks_hostname=_checks_hostname(settings),
             checks_certificate=_boolean(settings, "enable.ssl.certificate.verification"),
             mechanism=get("sasl.mechanism"),
             username=get("sasl.username"),
@@ -207,7 +196,7 @@ class Security:
                 capath=location if is_directory else None,
                 cadata=self.ca_certificates,
             )
-        except OSError as error:
+        except (OSError, ValueError, TypeError) as error:  # the last: inline, not ASCII
             raise ConfigError(f"ssl.ca.location {location or '(inline)'}: {error}") from error
         context.check_hostname = self.checks_hostname and self.checks_certificate
         if not self.checks_certificate:
@@ -441,6 +430,14 @@ def _extensions(text: str) -> tuple[tuple[str, str], ...]:
     if not all(name.strip() and equals for name, equals, _ in pairs):
         raise ConfigError("sasl.oauthbearer.extensions: write name=value,name=value")
     return tuple((name.strip(), value.strip()) for name, _, value in pairs)
+
+
+def _checks_hostname(settings: Mapping[str, str]) -> bool:
+    name = "ssl.endpoint.identification.algorithm"
+    text = settings.get(name, "https").lower()
+    if text not in ("https", "none", ""):
+        raise ConfigError(f"{name} is {text!r}; it must be https, or none (in Java: empty)")
+    return text == "https"
 
 
 def _boolean(settings: Mapping[str, str], name: str) -> bool:

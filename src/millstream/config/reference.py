@@ -90,7 +90,8 @@ def _describe(setting: Setting, *, with_mode: bool) -> Iterator[str]:
     yield setting.doc + "\n"
     facts = [f"type {setting.kind.name.lower()}", f"default {_default(setting)}"]
     if setting.options:
-        facts.append("one of " + ", ".join(f"`{option}`" for option in setting.options))
+        shown = (f"`{option}`" if option else "empty" for option in setting.options)
+        facts.append("one of " + ", ".join(shown))
     if setting.low is not None or setting.high is not None:
         facts.append(_bounds(setting))
     if with_mode:

@@ -109,13 +109,16 @@ class SecuritySettings:
         importance="low",
         **_PER_BROKER,
         doc="The ciphers of TLS 1.2, by their IANA or OpenSSL names; empty: those with forward "
-        "secrecy and authenticated encryption. Those of TLS 1.3 are always on.",
+        "secrecy and authenticated encryption. Those of TLS 1.3 are always on; if only such are "
+        "named, TLS 1.2 is off.",
     )
     ssl_endpoint_identification_algorithm: str = string(
         "https",
+        options=("https", "none", ""),
         importance="low",
         **_PER_BROKER,
-        doc="Whether a broker checks the name in the certificate of another one: https, or empty.",
+        doc="Whether a broker checks the name in the certificate of another one: https; none or "
+        "empty if not.",
     )
     ssl_principal_mapping_rules: str = string(
         "DEFAULT",

@@ -4,7 +4,7 @@ r"""OAUTHBEARER, the server's side (RFC 7628): a bearer token, which someone els
     server  (nothing)                        the token is valid
             {"status":"invalid_token"}       it is not: the client answers \x01, and has failed
 
-What a valid token is, decides the `TokenCheck` that is passed in (`security/tokens.py`).
+The `TokenCheck` that is passed in decides what a valid token is (`security/tokens.py`).
 """
 
 from __future__ import annotations

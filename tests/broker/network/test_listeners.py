@@ -26,6 +26,7 @@ from confluent_kafka.admin import (
 from millstream import Broker
 from millstream.broker.network import listeners as module
 from millstream.broker.network.listeners import open_to_all
+from millstream.broker.security.listeners import ListenerSecurity
 from millstream.config.broker import BrokerConfig
 from millstream.errors import MillstreamError
 from tests.broker.pki import Pki, make_pki
@@ -98,6 +99,26 @@ def test_changed_file_is_used_without_dropping_connections(
         assert wire.call("api_versions", 0).error_code == 0
 
 
+def test_files_are_watched_after_an_error_too(
+    old: Pki, new: Pki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FILES_CHECKED_SECONDS", 0.05)
+    refresh, failed = ListenerSecurity.refresh, threading.Event()
+
+    def fail_once(security: ListenerSecurity, *, is_forced: bool = False) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("a bug")
+        refresh(security, is_forced=is_forced)
+
+    monkeypatch.setattr(ListenerSecurity, "refresh", fail_once)
+    config = {"listeners": "SSL://127.0.0.1:0", **old.settings}
+    with Broker.start(config=config) as broker:
+        assert failed.wait(PATIENCE_SECONDS)
+        replace(old.broker_store, new.broker_store.read_text())
+        wait_until(lambda: certificate_at(broker.bootstrap_servers, new) is not None)
+
+
 def test_requests_under_way_survive_a_change(old: Pki, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four connections send without a pause while the certificate changes twenty times."""
     monkeypatch.setattr(module, "FILES_CHECKED_SECONDS", 0.01)
@@ -164,6 +185,19 @@ def test_altered_settings_are_used_and_broken_ones_refused(old: Pki, new: Pki) -
         wait_until(lambda: certificate_at(broker.addresses["SSL"], new) is not None)
         broker.restart()
         assert certificate_at(broker.addresses["SSL"], new) is not None
+
+
+def test_settings_that_fail_reach_the_other_subscribers(
+    old: Pki, new: Pki, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(ListenerSecurity, "configure", fail)
+    listeners = "SSL://127.0.0.1:0,PLAINTEXT://127.0.0.1:0"
+    with Broker.start(config={"listeners": listeners, **old.settings}) as broker:
+        alter(broker, "listener.name.ssl.ssl.keystore.location", str(new.broker_store))
+        wait_until(lambda: "the new settings of listeners cannot be used" in caplog.text)
 
 
 def test_secrets_are_not_described(old: Pki) -> None:
@@ -263,6 +297,7 @@ def test_listener_that_cannot_open_names_what_is_missing() -> None:
         ({"listeners": "PLAINTEXT://:9092"}, "OPEN TO EVERYONE"),
         ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "OPEN TO EVERYONE"),
         ({"listeners": "PLAINTEXT://10.0.0.1:9092"}, "OPEN TO EVERYONE"),
+        ({"listeners": "PLAINTEXT://:9092", "ssl.client.auth": "required"}, "OPEN TO EVERYONE"),
         ({"listeners": "SSL://:9092"}, "clients need no certificate"),
         ({"listeners": "SSL://:9092", "ssl.client.auth": "requested"}, "clients need no"),
         ({"listeners": "SSL://:9092", "ssl.client.auth": "required"}, None),

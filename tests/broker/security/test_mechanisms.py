@@ -14,6 +14,7 @@ import pytest
 from millstream.broker.metadata.store import MetadataLog
 from millstream.broker.security.mechanisms import Mechanisms, first_users
 from millstream.config.broker import BrokerConfig
+from millstream.config.security import SecuritySettings
 from millstream.errors import ConfigError
 from millstream.security.exchange import AuthenticationFailed
 from millstream.security.login import make_login
@@ -198,3 +199,8 @@ def test_first_users_are_those_that_brokers_log_in_as() -> None:
     assert set(users) == {("admin", 1), ("admin", 2)}
     assert log_in(mechanisms({}, users), "ONE", "SCRAM-SHA-256", "admin", "first") is not None
     assert first_users(config({})) == {}
+
+
+def test_tokens_without_a_signature_need_their_setting() -> None:
+    with pytest.raises(ConfigError, match=r"has no keys: set sasl\.oauthbearer\.jwks"):
+        mechanisms({})._token_check("ONE", SecuritySettings(), {})

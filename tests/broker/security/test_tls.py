@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import ssl
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 
+from millstream.broker.security import tls as module
 from millstream.broker.security.tls import TlsListener, client_context, server_context
 from millstream.config.security import SecuritySettings
 from millstream.errors import ConfigError
@@ -191,13 +193,13 @@ def test_changed_file_is_used_for_new_connections(pki: Pki, tmp_path: Path) -> N
     store.write_text(pki.broker_store.read_text())
     settings = SecuritySettings(ssl_keystore_location=str(store))
     listener = TlsListener("SSL", settings)
-    before = listener.context
+    before = listener.in_use.context
     listener.refresh(settings)
-    assert listener.context is before
+    assert listener.in_use.context is before
     other = make_pki(tmp_path, name="other")
     store.write_text(other.broker_store.read_text())
     listener.refresh(settings)
-    handshake(listener.context, other.client_context())
+    handshake(listener.in_use.context, other.client_context())
 
 
 def test_broken_file_leaves_the_old_certificate_with_one_line(
@@ -212,9 +214,68 @@ def test_broken_file_leaves_the_old_certificate_with_one_line(
         for _ in range(3):
             listener.refresh(settings)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
-    handshake(listener.context, pki.client_context())
+    handshake(listener.in_use.context, pki.client_context())
     store.unlink()
     listener.refresh(settings)
     store.write_text(pki.broker_store.read_text())
     listener.refresh(settings)
-    handshake(listener.context, pki.client_context())
+    handshake(listener.in_use.context, pki.client_context())
+
+
+def test_passing_error_is_tried_again_with_one_line(
+    pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = tmp_path / "store.pem"
+    store.write_text(pki.broker_store.read_text())
+    settings = SecuritySettings(ssl_keystore_location=str(store))
+    listener = TlsListener("SSL", settings)
+    other = make_pki(tmp_path, name="other")
+    store.write_text(other.broker_store.read_text())
+
+    def fail(_: SecuritySettings) -> ssl.SSLContext:
+        raise OSError("Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "server_context", fail)
+        for _ in range(3):
+            listener.refresh(settings)
+    assert [it.levelname for it in caplog.records] == ["ERROR"]
+    listener.refresh(settings)
+    handshake(listener.in_use.context, other.client_context())
+
+
+@pytest.mark.parametrize("content", ["", "é", "no certificate"])
+def test_trust_in_settings_that_is_no_pem_is_refused(pki: Pki, content: str) -> None:
+    settings = SecuritySettings(
+        ssl_keystore_location=str(pki.broker_store),
+        ssl_truststore_certificates=content,
+        ssl_client_auth="required",
+    )
+    with pytest.raises(ConfigError, match=r"truststore\.certificates: there is no certificate"):
+        server_context(settings)
+
+
+def test_ciphers_of_tls_1_3_alone_turn_tls_1_2_off(pki: Pki) -> None:
+    settings = SecuritySettings(
+        ssl_keystore_location=str(pki.broker_store), ssl_cipher_suites=("TLS_AES_256_GCM_SHA384",)
+    )
+    older = pki.client_context()
+    older.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(ssl.SSLError):
+        handshake(server_context(settings), older)
+    with pytest.raises(ConfigError, match=r"ssl\.enabled\.protocols is without TLSv1\.3"):
+        server_context(replace(settings, ssl_enabled_protocols=("TLSv1.2",)))
+
+
+def test_trust_in_every_authority_is_warned_about(
+    pki: Pki, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = SecuritySettings(
+        ssl_keystore_location=str(pki.broker_store), ssl_client_auth="required"
+    )
+    TlsListener("SSL", settings)
+    assert "set ssl.truststore.location" in caplog.text
+    caplog.clear()
+    TlsListener("SSL", replace(settings, ssl_truststore_location=str(pki.authority_file)))
+    TlsListener("SSL", replace(settings, ssl_client_auth="none"))
+    assert not caplog.records

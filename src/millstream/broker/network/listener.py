@@ -23,7 +23,7 @@ from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
     from millstream.broker.network.connections import Connections
-    from millstream.broker.security.tls import TlsListener
+    from millstream.broker.security.tls import TlsInUse, TlsListener
 
 logger = logging.getLogger("millstream.connection")
 
@@ -168,15 +168,16 @@ class Listener:
             return
         connection = self._connections.accept(self.endpoint.listener)
         connection.client_host = host
-        if self.tls is not None:
-            connection.identify = self.tls.identify
+        in_use = None if self.tls is None else self.tls.in_use
+        if in_use is not None:
+            connection.identify = in_use.identify
         if not self._connections.expect(connection):
             self._connections.refused_count += 1
             accepted.close()
             return
         accepted.setblocking(False)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connections.tasks.start(self._open(accepted, connection))
+        self._connections.tasks.start(self._open(accepted, connection, in_use))
 
     def _close_later(self, accepted: socket.socket, seconds: float) -> None:
         """Close what exceeds the rate of its address, after a while, as Kafka does: otherwise its
@@ -192,14 +193,16 @@ class Listener:
 
         self._loop.call_later(seconds, close)
 
-    async def _open(self, accepted: socket.socket, connection: Any) -> None:
+    async def _open(
+        self, accepted: socket.socket, connection: Any, in_use: TlsInUse | None
+    ) -> None:
         """Make the transport, with a TLS handshake if the listener has TLS."""
         tls: dict[str, Any] = {}
         after_close: socket.socket | None = None
-        if self.tls is not None:
+        if in_use is not None:
             limit_ms = self._connections.services.config.millstream_authentication_timeout_ms
             tls = {
-                "ssl": self.tls.context,
+                "ssl": in_use.context,
                 "ssl_handshake_timeout": limit_ms / 1000,
                 "ssl_shutdown_timeout": SHUTDOWN_SECONDS,
             }
@@ -226,7 +229,7 @@ class Listener:
             "connection from %s to %s closed: TLS handshake failed: %s", host, listener, reason
         )
         audit = self._connections.services.audit
-        if audit is not None and self.tls is not None and self.tls.identify is not None:
+        if audit is not None and self.tls is not None and self.tls.in_use.identify is not None:
             from millstream.broker.security.audit import FailedAuthentication
 
             failed = FailedAuthentication(host, listener, "SSL", None, reason)

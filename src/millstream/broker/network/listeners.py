@@ -90,6 +90,8 @@ class Listeners:
 
     async def _listen(self, endpoint: Endpoint, *, is_shared: bool = False) -> Listener:
         tls = None if self.security is None else self.security.tls.get(endpoint.listener)
+        protocol = self._services.config.listener_protocols[endpoint.listener]
+        assert protocol.uses_tls == (tls is not None), "a listener must be as safe as it says"
         listener = Listener(self._connections, endpoint, tls=tls, is_shared=is_shared)
         self._listeners.append(listener)
         await listener.bind()
@@ -122,6 +124,8 @@ class Listeners:
             self.security.configure(now)
         except MillstreamError as error:
             logger.error("the new settings of listeners cannot be used: %s", error)
+        except Exception:  # other subscribers must get the settings too
+            logger.exception("the new settings of listeners cannot be used")
 
     def reload(self) -> None:
         """Read the files of certificates again, whether they have changed or not."""
@@ -131,7 +135,10 @@ class Listeners:
     async def _watch_files(self) -> None:
         while True:
             await asyncio.sleep(FILES_CHECKED_SECONDS)
-            await self._refresh(is_forced=False)
+            try:
+                await self._refresh(is_forced=False)
+            except Exception:  # later certificates must be noticed too
+                logger.exception("cannot look whether certificates have changed")
 
     async def _refresh(self, *, is_forced: bool) -> None:
         assert self.security is not None
@@ -147,7 +154,8 @@ def open_to_all(config: BrokerConfig) -> list[str]:
         name, protocol = endpoint.listener, config.listener_protocols[endpoint.listener]
         settings = config.listener_settings(name)
         where = f"listener {name} at {endpoint.host or '*'}:{endpoint.port}"
-        if not protocol.uses_sasl and settings.ssl_client_auth != "required":
+        has_certificates = protocol.uses_tls and settings.ssl_client_auth == "required"
+        if not protocol.uses_sasl and not has_certificates:
             what = "clients need no certificate" if protocol.uses_tls else protocol.name
             warnings.append(
                 f"{where} is OPEN TO EVERYONE who can reach it ({what}): anybody can read, write "

@@ -6,6 +6,7 @@ used are refused when they are altered (`check`); files that cannot be used leav
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.authentication import Authenticator
@@ -26,6 +27,8 @@ class ListenerSecurity:
         self, config: BrokerConfig, metadata: MetadataLog, clock: Clock, *, cluster_id: str
     ) -> None:
         self._config = config
+        # A refresh in a thread must not end after `configure` with what was set before.
+        self._lock = threading.Lock()
         self._mechanisms: Mechanisms | None = None
         self.authenticator: Authenticator | None = None
         self.tls: dict[str, TlsListener] = {}
@@ -48,17 +51,19 @@ class ListenerSecurity:
 
     def configure(self, config: BrokerConfig) -> None:
         """Use these settings for new connections."""
-        changed = [name for name in self.tls if self._has_changed(config, name)]
-        self._config = config
+        with self._lock:
+            changed = [name for name in self.tls if self._has_changed(config, name)]
+            self._config = config
+            for name in changed:
+                self.tls[name].refresh(config.listener_settings(name), is_forced=True)
         if self._mechanisms is not None:
             self._mechanisms.configure(config)
-        for name in changed:
-            self.tls[name].refresh(config.listener_settings(name), is_forced=True)
 
     def refresh(self, *, is_forced: bool = False) -> None:
         """Use the files for new connections if they have changed. Waits for the disk."""
         for name, tls in self.tls.items():
-            tls.refresh(self._config.listener_settings(name), is_forced=is_forced)
+            with self._lock:
+                tls.refresh(self._config.listener_settings(name), is_forced=is_forced)
 
     def close(self) -> None:
         if self._mechanisms is not None:

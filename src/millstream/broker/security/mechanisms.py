@@ -14,7 +14,7 @@ from millstream.broker.metadata.store import MetadataLog
 from millstream.broker.security.jwks import SigningKeys, Timing
 from millstream.clock import Clock
 from millstream.config.broker import BrokerConfig
-from millstream.config.sasl import jaas_of
+from millstream.config.sasl import JWKS_URL, jaas_of
 from millstream.config.security import SecuritySettings
 from millstream.coordination.cluster_security import ScramKey
 from millstream.errors import ConfigError
@@ -125,6 +125,8 @@ class Mechanisms:
         rules = _token_rules(settings)
         url = settings.sasl_oauthbearer_jwks_endpoint_url
         if url is None:
+            if not settings.millstream_sasl_oauthbearer_unsecured:
+                raise ConfigError(f"OAUTHBEARER of listener {listener} has no keys: set {JWKS_URL}")
             logger.warning(
                 "listener %s accepts tokens without a signature, which anyone can write: "
                 "millstream.sasl.oauthbearer.unsecured is set",

@@ -3,7 +3,7 @@
 A `TlsListener` keeps the context for the next connection. When a file or a setting has changed, a
 new context is made and takes its place: connections that are open keep theirs. If it cannot be
 made, because the new key does not fit its certificate, say, the old one stays in use, with one
-line in the log.
+line in the log, until a later attempt succeeds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from millstream.errors import ConfigError
 from millstream.security.names import MappingRules, subject_name
@@ -28,6 +28,7 @@ logger = logging.getLogger("millstream.security")
 
 # Of TLS 1.2: forward secrecy and authenticated encryption only.
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+NO_HOST_CHECK = ("", "none")
 
 _VERIFY_MODES = {
     "none": ssl.CERT_NONE,
@@ -44,9 +45,17 @@ _KEYTOOL = (
 )
 
 Identify: TypeAlias = Callable[[ssl.SSLObject], Principal]
+"""Returns whom the certificate on a TLS connection names. Raises `ValueError`."""
 
 FileState: TypeAlias = tuple[tuple[str, int, int, int], ...]
 """Of each file: path, inode, size and time of its last change."""
+
+
+class TlsInUse(NamedTuple):
+    """What a new connection gets, taken at once: the two belong together."""
+
+    context: ssl.SSLContext
+    identify: Identify | None  # for clients that show certificates
 
 
 class _ServerContext(ssl.SSLContext):
@@ -95,7 +104,7 @@ def client_context(settings: SecuritySettings) -> ssl.SSLContext:
     """For connections to other brokers. Raises `ConfigError`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _set_versions(context, settings)
-    context.check_hostname = settings.ssl_endpoint_identification_algorithm.lower() == "https"
+    context.check_hostname = settings.ssl_endpoint_identification_algorithm not in NO_HOST_CHECK
     if _has_keystore(settings):
         _load_keystore(context, settings)
     _load_truststore(context, settings)
@@ -119,34 +128,45 @@ class TlsListener:
     def __init__(self, listener: str, settings: SecuritySettings) -> None:
         """Raises `ConfigError`."""
         self.listener = listener
-        self.identify: Identify | None = None  # for clients that show certificates
-        self._files = file_state(settings)
+        self._files: FileState | None = file_state(settings)  # None: they could not be used
+        self._complaint: str | None = None  # the last one, which is logged once
         try:
-            self._use(settings)
+            self.in_use = _in_use(settings)
         except ConfigError as error:
             raise ConfigError(f"listener {listener}: {error}") from error
-
-    def _use(self, settings: SecuritySettings) -> None:
-        context = server_context(settings)
-        identify = None if context.verify_mode is ssl.CERT_NONE else _identifier(settings)
-        self.context, self.identify = context, identify
+        if settings.ssl_client_auth != "none" and not _has_truststore(settings):
+            logger.warning(
+                "listener %s accepts certificates of every authority that this system trusts: set "
+                "ssl.truststore.location to the authority of your clients",
+                listener,
+            )
 
     def refresh(self, settings: SecuritySettings, *, is_forced: bool = False) -> None:
         """Use these settings, and what their files contain now, for new connections."""
         files = file_state(settings)
         if files == self._files and not is_forced:
             return
-        self._files = files  # also if they cannot be used: it is said once
         try:
-            self._use(settings)
-        except ConfigError as error:
-            logger.error(
-                "listener %s: the new certificate cannot be used, the old one stays: %s",
-                self.listener,
-                error,
-            )
+            self.in_use = _in_use(settings)
+        except Exception as error:  # noqa: BLE001  # it may pass: it is tried again
+            self._files = None
+            complaint = str(error) if isinstance(error, ConfigError) else repr(error)
+            if complaint != self._complaint or is_forced:
+                logger.error(
+                    "listener %s: the new certificate cannot be used, the old one stays: %s",
+                    self.listener,
+                    complaint,
+                )
+            self._complaint = complaint
         else:
+            self._files, self._complaint = files, None
             logger.info("listener %s: new connections use the new certificate", self.listener)
+
+
+def _in_use(settings: SecuritySettings) -> TlsInUse:
+    context = server_context(settings)
+    identify = None if context.verify_mode is ssl.CERT_NONE else _identifier(settings)
+    return TlsInUse(context, identify)
 
 
 def _identifier(settings: SecuritySettings) -> Identify:
@@ -173,10 +193,17 @@ def _set_versions(context: ssl.SSLContext, settings: SecuritySettings) -> None:
     versions = [_VERSIONS[name] for name in settings.ssl_enabled_protocols]
     if not versions:
         raise ConfigError("ssl.enabled.protocols is empty: name TLSv1.2, TLSv1.3 or both")
-    context.minimum_version, context.maximum_version = min(versions), max(versions)
     wanted = [_openssl_name(name) for name in settings.ssl_cipher_suites if name]
     # Those of TLS 1.3 have other names, and OpenSSL always offers them.
     older = [name for name in wanted if not name.startswith("TLS_")]
+    if wanted and not older:
+        versions = [it for it in versions if it is ssl.TLSVersion.TLSv1_3]
+        if not versions:
+            raise ConfigError(
+                "ssl.cipher.suites names ciphers of TLS 1.3 only, but ssl.enabled.protocols is "
+                "without TLSv1.3"
+            )
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
     try:
         context.set_ciphers(":".join(older) if older else CIPHERS)
     except ssl.SSLError as error:
@@ -198,6 +225,11 @@ def _has_keystore(settings: SecuritySettings) -> bool:
     return settings.ssl_keystore_location is not None or settings.ssl_keystore_key is not None
 
 
+def _has_truststore(settings: SecuritySettings) -> bool:
+    location, inline = settings.ssl_truststore_location, settings.ssl_truststore_certificates
+    return location is not None or inline is not None
+
+
 def _load_keystore(context: ssl.SSLContext, settings: SecuritySettings) -> None:
     location = settings.ssl_keystore_location
     password = settings.ssl_key_password or ""
@@ -207,7 +239,7 @@ def _load_keystore(context: ssl.SSLContext, settings: SecuritySettings) -> None:
         return
     key, chain = settings.ssl_keystore_key, settings.ssl_keystore_certificate_chain
     if key is None or chain is None:
-        raise ConfigError("ssl.keystore.key needs ssl.keystore.certificate.chain, and reverse")
+        raise ConfigError("ssl.keystore.key needs ssl.keystore.certificate.chain, and vice versa")
     with _private_file(f"{key}\n{chain}\n") as path:
         _load_chain(context, path, password, "ssl.keystore.key")
 
@@ -249,7 +281,7 @@ def _load_truststore(context: ssl.SSLContext, settings: SecuritySettings) -> Non
             context.load_verify_locations(cadata=settings.ssl_truststore_certificates)
         else:
             context.load_default_certs()
-    except ssl.SSLError:
+    except (ssl.SSLError, ValueError, TypeError):  # the last two: it is empty, or not ASCII
         where = location or "ssl.truststore.certificates"
         raise ConfigError(f"{where}: there is no certificate in PEM") from None
     except OSError as error:
