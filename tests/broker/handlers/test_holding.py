@@ -130,6 +130,29 @@ def test_request_that_was_held_for_long_gets_an_error_that_clients_retry(
     run(tmp_path, scenario)
 
 
+def test_held_requests_leave_memory_for_other_topics(tmp_path: Path) -> None:
+    async def scenario(server: BrokerServer, client: WireClient) -> None:
+        await hold(server, client)
+        async with WireClient.connected(server) as one, WireClient.connected(server) as two:
+            send(one, records(size=30_000))
+            await until(lambda: waiting(server))
+            refused = await produce(two, records(size=30_000))  # a quarter is 50,000 bytes
+            assert refused.error_code.value == ErrorCode.NOT_ENOUGH_REPLICAS
+            assert waiting(server) == 1
+            await commit(client, 12)
+            assert (await answer(one))[0].base_offset == 12
+            assert server.backlog.held_bytes == 0
+            await until(lambda: is_over(server))  # by those 30,000 bytes
+        async with WireClient.connected(server) as gone:
+            send(gone, records(size=30_000))
+            await until(lambda: waiting(server))
+            assert server.backlog.held_bytes > 30_000
+        await until(lambda: not waiting(server))
+        assert server.backlog.held_bytes == 0
+
+    run(tmp_path, scenario, queued_max_request_bytes=200_000)
+
+
 @pytest.mark.parametrize("how", ["removed", "reject"])
 def test_held_request_continues_when_the_policy_changes(tmp_path: Path, how: str) -> None:
     async def scenario(server: BrokerServer, client: WireClient) -> None:

@@ -54,6 +54,7 @@ class BacklogPolicies:
     ) -> None:
         self.counters = BacklogCounters()
         self.is_used = False  # whether a topic has had a policy since the start
+        self.held_bytes = 0  # of the requests that are held now
         self._metadata = metadata
         self._configs = configs
         self._partitions = partitions

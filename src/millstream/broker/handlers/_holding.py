@@ -3,8 +3,10 @@
 `hold`: the request waits before anything of it is appended, and is answered late. It delays the
 later requests of its connection, so that order is kept, and what the client sends meanwhile stays
 in its socket. If it has waited for as long as it may (`backlog/budget.py`), it gets
-NOT_ENOUGH_REPLICAS, which all clients retry. acks=0 has no answer that could be late: it is
-appended, and the connection is muted. `reject`: POLICY_VIOLATION, which no client retries.
+NOT_ENOUGH_REPLICAS, which all clients retry. So does a request that cannot wait because those that
+do take a quarter of the memory for requests: the rest is for other topics. acks=0 has no answer
+that could be late: it is appended, and the connection is muted. `reject`: POLICY_VIOLATION, which
+no client retries.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("millstream.produce")
 
 MUTE_MS = 1_000  # of a producer with acks=0, for each request
+MEMORY_SHARE = 4  # of queued.max.request.bytes, held requests take at most one part of so many
 
 # Serves a request that is not held.
 Proceed: TypeAlias = Callable[[RequestContext, Buffer, ProduceRequest], bytes | Deferred | None]
@@ -55,10 +58,16 @@ def hold(
         budget = context.client.hold_budget = HoldBudget()
     now_ms = context.services.clock.monotonic_ms()
     left_ms = budget.left_ms(request.timeout_ms, now_ms)
-    if not left_ms:
+    if not left_ms or not _has_memory(context, len(body)):
         budget.spent(0, now_ms)
         return None
     return HeldRequest(context, bytes(body), closed, proceed, budget, left_ms)
+
+
+def _has_memory(context: RequestContext, size_bytes: int) -> bool:
+    services = context.services
+    limit = services.config.queued_request_bytes_max // MEMORY_SHARE
+    return services.backlog.held_bytes + size_bytes <= limit
 
 
 def admit(context: RequestContext, admission: Admission, acks: int) -> None:
@@ -109,6 +118,7 @@ class HeldRequest(Deferred):
         self._proceed = proceed
         self._budget = budget
         self._since_ms = context.services.clock.monotonic_ms()
+        context.services.backlog.held_bytes += len(body)
         self._waits_for = admissions[0]
         self._answer: Deferred | None = None
         self._timer = context.services.loop.call_later(left_ms / 1000, self._go_on)
@@ -141,6 +151,7 @@ class HeldRequest(Deferred):
 
     def _stop_waiting(self) -> None:
         self._timer.cancel()
+        self._context.services.backlog.held_bytes -= len(self._body)
         self._waits_for.forget(self._opened)
         now_ms = self._context.services.clock.monotonic_ms()
         held_ms = now_ms - self._since_ms
