@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from millstream.broker.backlog import monitor
 from millstream.broker.metadata.topics import NewTopic
 from millstream.broker.server import BrokerServer
 from millstream.errors import ApiError, ErrorCode
 from millstream.records.record import Record, encode_batch
+from millstream.storage.distance import offset_within
 from tests.broker.backlog.scenes import (
     RECORD_BYTES,
     backlog,
@@ -27,6 +31,7 @@ from tests.broker.backlog.scenes import (
 from tests.broker.handlers.group_calls import DELETE_GROUPS, commit, join, run
 from tests.broker.handlers.share_group_calls import alter, beat, empty_group
 from tests.broker.serving import WireClient
+from tests.peers.patience import PATIENCE_SECONDS
 
 BOUND = 10 * RECORD_BYTES
 
@@ -217,6 +222,36 @@ def test_drop_keeps_the_backlog_within_its_bound_and_counts_what_groups_lost(
     with caplog.at_level(logging.INFO, "millstream.backlog"):
         run(tmp_path, scenario)
     assert "orders-0 drops records: group g has " in caplog.text
+
+
+@pytest.mark.parametrize("how", ["removed", "raised"])
+def test_policy_that_changes_while_records_are_looked_for_drops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    is_looking, may_go_on = threading.Event(), threading.Event()
+
+    def look(*arguments: Any) -> int:
+        is_looking.set()
+        assert may_go_on.wait(PATIENCE_SECONDS)
+        return offset_within(*arguments)
+
+    async def scenario(server: BrokerServer, client: WireClient) -> None:
+        await fill(server, client, 30)
+        monkeypatch.setattr(monitor, "offset_within", look)
+        try:
+            await set_policy(server, policy="drop", bytes=BOUND)
+            await until(is_looking.is_set)
+            if how == "removed":
+                await remove_policy(server)
+            else:
+                await set_policy(server, bytes=100 * BOUND)
+        finally:
+            may_go_on.set()
+        await until(lambda: not is_over(server))
+        await asyncio.sleep(0.2)  # several measurements
+        assert partition(server).log_start_offset == 0
+
+    run(tmp_path, scenario)
 
 
 def test_drop_by_age_keeps_newer_records(tmp_path: Path) -> None:

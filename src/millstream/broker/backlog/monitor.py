@@ -195,6 +195,7 @@ class BacklogMonitor:
 
     async def _measure(self, watch: Watch) -> bool:
         """Returns whether records were dropped."""
+        policy = watch.policy
         try:
             span = watch.span()
             if span is None:
@@ -204,23 +205,31 @@ class BacklogMonitor:
                 measured = watch.measure(span, may_block=False)
             except NotCached:
                 measured = await self._tasks.run_blocking(watch.measure, span, may_block=True)
+                if not self._applies(policy, watch):
+                    return False
             watch.update(span, measured)
-            if watch.policy.kind == DROP and watch.state.is_over:
-                return await self._drop(watch, span)
+            if policy.kind == DROP and watch.state.is_over:
+                return await self._drop(watch, policy, span)
         except MillstreamError as error:
             # A failed disk, or a partition that was deleted meanwhile: producers find out.
             logger.info("the backlog of %r is not known: %s", watch.partition, error)
             watch.update(None, None)
         return False
 
+    def _applies(self, policy: BacklogPolicy, watch: Watch) -> bool:
+        """Whether it still does; settings can change whenever a thread is waited for."""
+        partition = watch.partition
+        is_watched = self._watches.get((partition.topic, partition.index)) is watch
+        return is_watched and watch.policy == policy
+
     # Dropping
 
-    async def _drop(self, watch: Watch, span: Span) -> bool:
+    async def _drop(self, watch: Watch, policy: BacklogPolicy, span: Span) -> bool:
         partition = watch.partition
         end = min(span.end, partition.last_stable_offset)
-        offset = await self._tasks.run_blocking(self._offset_to_keep, watch, end)
+        offset = await self._tasks.run_blocking(self._offset_to_keep, policy, partition, end)
         start = partition.log_start_offset
-        if offset <= start:
+        if offset <= start or not self._applies(policy, watch):
             return False
         positions = self._positions.of(partition.topic, partition.index)
         try:
@@ -234,9 +243,8 @@ class BacklogMonitor:
                 self._counters.dropped_records[partition.topic, position.group] += lost
         return True
 
-    def _offset_to_keep(self, watch: Watch, end: int) -> int:
+    def _offset_to_keep(self, policy: BacklogPolicy, partition: Partition, end: int) -> int:
         """The first record to keep, so that the backlog is within its bound. Reads the disk."""
-        policy, partition = watch.policy, watch.partition
         offset = partition.log_start_offset
         if policy.bytes_max != NO_BOUND:
             offset = max(offset, offset_within(partition.log, end, policy.bytes_max))
