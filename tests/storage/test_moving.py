@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from millstream.config.topic import TopicConfig
-from millstream.errors import ApiError, LogGone
+from millstream.errors import ApiError, LogGone, StorageError
 from millstream.records.batch import parse_header
 from millstream.storage import names
 from millstream.storage.log import Log
@@ -167,6 +167,76 @@ def test_segments_that_retention_takes_are_not_in_the_copy() -> None:
     assert store.log(0).segments[0].base_offset == first
     store.kill()
     assert values(store) == [b"value-%d" % number for number in range(first, 30)]
+
+
+def test_segment_that_the_cleaner_is_renaming_is_in_the_copy() -> None:
+    """Between two steps of the cleaner, the files of a live segment have another suffix."""
+    store = two_disks()
+    move = begin(store)
+    segment = store.log(0).segments[1]
+    segment.change_suffix(names.SWAP_SUFFIX)
+    copy(move)
+    segment.change_suffix("")
+    outcome = finish(store, move)
+    assert outcome.error is None
+    store.kill()
+    assert store.log(0).directory.path == NEW
+    assert values(store) == EXPECTED
+
+
+@pytest.mark.parametrize("damage", ["missing", "short"])
+def test_incomplete_copy_is_not_put_to_use(damage: str) -> None:
+    store = two_disks()
+    move = begin(store)
+    copy(move)
+    path = next(path for path in store.files(".log") if path.startswith(move.path))
+    if damage == "missing":
+        store.fs.unlink(path)
+    else:
+        fd = store.fs.open(path)
+        store.fs.truncate(fd, 10)
+        store.fs.close(fd)
+    outcome = finish(store, move)
+    assert isinstance(outcome.error, StorageError)
+    assert "incomplete" in str(outcome.error)
+    assert outcome.log is store.log(0)
+    assert store.log(0).directory.path == OLD
+    assert values(store) == EXPECTED
+
+
+def test_setting_that_changes_meanwhile_holds_in_the_new_place() -> None:
+    store = two_disks()
+    move = begin(store)
+    copy(move)
+    steps = move.finish(store.directories, high_watermark=30, now_ms=0)
+    changed = TopicConfig(segment_bytes=700, retention_bytes=5)
+    result, outcome = next(steps)(), None
+    while outcome is None:
+        try:
+            step = steps.send(result)
+        except StopIteration as end:
+            outcome = end.value
+        else:
+            result = step()
+            store.log(0).config = changed
+    assert outcome.log.config is changed
+
+
+def test_old_log_on_a_failed_disk_is_still_known_as_the_old_one() -> None:
+    """Its disk fails before it can be deleted, and works again after the next start."""
+    store = two_disks()
+    move = begin(store)
+    copy(move)
+    outcome = run_here(move.finish(store.directories, high_watermark=30, now_ms=0))
+    assert outcome.deletion is not None
+    outcome.deletion.directory.fail(OSError("broken"))
+    run_here(outcome.deletion.steps())
+    assert not outcome.deletion.is_durable
+    store.append(b"after")
+    store.flush(0)
+    store.kill()
+    assert store.log(0).directory.path == NEW
+    assert values(store) == [*EXPECTED, b"after"]
 
 
 def test_producers_are_known_in_the_new_place() -> None:

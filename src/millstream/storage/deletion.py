@@ -134,6 +134,11 @@ class Deletion:
         directory.fs.rename(log.path, doomed)
         directory.add_garbage(doomed)
 
+    @property
+    def is_durable(self) -> bool:
+        """Whether nothing is left of the logs, after `complete`."""
+        return self._is_executed and self.directory.failure is None
+
     def complete(self) -> None:
         """Free the names, or fail the directory. A full disk is not a failure: the names stay
         taken, and creating a log under one of them executes the deletion again."""

@@ -75,10 +75,11 @@ class MovedLogs:
         return self._is_from(log, other) or self._is_from(other, log)
 
     def choose(self, log: Log, other: Log) -> tuple[Log, Log]:
-        """The one that counts, and the other: the copy, unless the original has more."""
+        """The one that counts, and the other: the copy, unless the original went on: it has a later
+        epoch, or more records of the same one."""
         copy, original = (log, other) if self._is_from(log, other) else (other, log)
-        has_all = copy.log_end_offset >= original.log_end_offset
-        return (copy, original) if has_all else (original, copy)
+        went_on = _progress(original) > _progress(copy)
+        return (original, copy) if went_on else (copy, original)
 
     def _is_from(self, log: Log, other: Log) -> bool:
         origin = self._origins.get(log)
@@ -95,6 +96,10 @@ class MovedLogs:
                 except OSError as error:
                     log.directory.fail(error)
         self._origins.clear()
+
+
+def _progress(log: Log) -> tuple[int, int]:
+    return log.latest_epoch, log.log_end_offset
 
 
 def write_origin(fs: FileSystem, path: str, origin: Origin) -> None:

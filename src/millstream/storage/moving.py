@@ -173,7 +173,8 @@ class LogMove:
     def _copy_file(self, source: int, path: str, start: int, end: int) -> None:
         """Bytes of an open file, to the file of the same name."""
         fs = self._fs
-        fd = fs.open(f"{self.path}/{path.rpartition('/')[2]}", create=True)
+        name = path.rpartition("/")[2].removesuffix(names.SWAP_SUFFIX)  # the cleaner drops it soon
+        fd = fs.open(f"{self.path}/{name}", create=True)
         try:
             for position in range(start, end, CHUNK_BYTES):
                 data = fs.pread(source, min(CHUNK_BYTES, end - position), position)
@@ -209,6 +210,8 @@ class LogMove:
             hold.enter_context(log.held())
             log.mark_deleted()
             moved, error = yield from self._open_copy(high_watermark, now_ms)
+            if moved.config is not log.config:  # it was changed meanwhile
+                moved.update_config(log.config)
             if directories.logs.get((log.topic, log.partition)) is log:
                 return Outcome(moved, directories.replace(log, moved), error)
             if error is None:
@@ -251,10 +254,29 @@ class LogMove:
         wanted = self._copy_rest()
         for name in set(fs.listdir(self.path)) - wanted:
             fs.unlink(f"{self.path}/{name}")
+        self._check_copy(wanted)
         write_origin(fs, self.path, origin)
-        fs.rename(self.path, self.target.log_path(log.topic, log.partition))
-        fs.sync_directory(self.target.path)
-        return self._load(self.target, now_ms)
+        path = self.target.log_path(log.topic, log.partition)
+        fs.rename(self.path, path)
+        try:
+            fs.sync_directory(self.target.path)
+            return self._load(self.target, now_ms)
+        except (OSError, StorageError):
+            fs.rename(path, self.path)  # it does not count: the log goes on in its old place
+            raise
+
+    def _check_copy(self, wanted: set[str]) -> None:
+        """The original is about to be deleted."""
+        fs = self._fs
+        missing = sorted(wanted - set(fs.listdir(self.path)))
+        short = [
+            name
+            for it in self.log.segments
+            if (name := it.handle.path.rpartition("/")[2]) not in missing
+            and fs.file_size(f"{self.path}/{name}") != it.size
+        ]
+        if missing or short:
+            raise StorageError(f"the copy in {self.path} is incomplete: {(missing + short)[0]}")
 
     def _copy_rest(self) -> set[str]:
         """Returns the names of all files of the copy."""

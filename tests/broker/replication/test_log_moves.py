@@ -13,7 +13,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from millstream.broker.metadata.topics import NewTopic
 from millstream.broker.server import BrokerServer
 from millstream.errors import ErrorCode
-from tests.broker.replication.cluster import Cluster, run, until
+from millstream.storage.moving import LogMove
+from tests.broker.replication.cluster import Cluster, make_batch, run, until
 from tests.broker.serving import serving
 
 
@@ -195,6 +196,68 @@ def test_move_is_given_up(tmp_path: Path, how: str) -> None:
                 assert server.directories.logs["t", 0].log_end_offset == 3
                 await server.log_moves.idle()
         assert [it.name for it in tmp_path.glob("*/*-future")] == []
+
+    run(main)
+
+
+def test_appends_in_flight_are_not_sent_again(tmp_path: Path) -> None:
+    """A producer without idempotence would double them."""
+
+    async def main() -> None:
+        async with two_disks(tmp_path) as server:
+            await server.topics.create([NewTopic("t", 1)])
+            partition = server.partitions.get("t", 0)
+            assert partition is not None
+            finish, appends = server.log_moves._finish, []
+
+            async def append_and_finish(log_move: LogMove) -> None:
+                appends.append(partition.append(make_batch(b"x"), acks=-1))
+                await finish(log_move)
+
+            server.log_moves._finish = append_and_finish  # type: ignore[method-assign]
+            await move(server, "t")
+            assert [(it.is_done, it.error) for it in appends] == [(True, None)] * 3
+
+    run(main)
+
+
+def test_two_requests_for_one_log_leave_one_move(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two_disks(tmp_path) as server:
+            await server.topics.create([NewTopic("t", 1)])
+            await asyncio.to_thread(produce, server.bootstrap_servers, "t", range(10))
+            path = other(server, "t")
+            await asyncio.gather(*(server.log_moves.move("t", 0, path) for _ in range(5)))
+            await server.log_moves.idle()
+            assert server.directories.logs["t", 0].directory.path == path
+        assert [it.name for it in tmp_path.glob("*/*-future")] == []
+
+    run(main)
+
+
+def test_broker_starts_although_a_move_cannot_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        slow = {"replica_alter_log_dirs_io_max_bytes_per_second": 1}
+        async with two_disks(tmp_path, **slow) as server:
+            await server.topics.create([NewTopic("t", 1)])
+            await asyncio.to_thread(produce, server.bootstrap_servers, "t", range(2000))
+            await server.log_moves.move("t", 0, other(server, "t"))
+            await until(lambda: any(it.copied_bytes for it in server.log_moves.under_way))
+
+        def full(move: LogMove) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(LogMove, "begin", full)
+        async with two_disks(tmp_path) as server:
+            assert list(server.log_moves.under_way) == []
+            read = await asyncio.to_thread(consume, server.bootstrap_servers, "t", 2000)
+            assert read == list(range(2000))
+        monkeypatch.undo()
+        async with two_disks(tmp_path) as server:
+            await server.log_moves.idle()
+            assert [it.name for it in tmp_path.glob("*/*-future")] == []
 
     run(main)
 

@@ -2,7 +2,8 @@
 
 A log is copied while its partition is used (`storage/moving.py`). For the end of the move, which
 takes some milliseconds, the partition is stopped: clients get NOT_LEADER_OR_FOLLOWER and retry.
-Then it takes its role again, with the log in its new place.
+Then it takes its role again, with the log in its new place. Before that, appends in flight are
+given a second to be answered; what is not is sent again by its producer, as when a leader changes.
 
 A move that was accepted is durable: if the broker stops before its end, the next start begins it
 again.
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from millstream.broker.metadata.store import METADATA_TOPIC
-from millstream.errors import ApiError, ErrorCode, LogGone
+from millstream.errors import ApiError, ErrorCode, LogGone, StorageError
 from millstream.storage.moved import forget_origin
 from millstream.storage.moving import LogMove, Outcome, remove_copy
 
@@ -30,11 +31,15 @@ if TYPE_CHECKING:
     from millstream.storage.directories import LogDirectories
     from millstream.storage.directory import LogDirectory
     from millstream.storage.log import Log
+    from millstream.storage.moved import UnfinishedMove
 
 logger = logging.getLogger(__name__)
 
 PREFERRED_MAX = 10_000  # directories remembered for replicas that are not here yet
 PAUSE_SECONDS_MAX = 1.0  # so that a higher rate takes effect soon
+MISSES_MAX = 10  # segments that were gone when they were to be copied, one after the other
+DRAIN_SECONDS_MAX = 1.0
+DRAIN_PAUSE_SECONDS = 0.002
 MOVING = "its log is being moved to another log directory"
 
 
@@ -65,6 +70,7 @@ class LogMoves:
         self._running: asyncio.Task[None] | None = None
         self._finishing: TopicPartition | None = None
         self._is_stopped = False
+        self._lock = asyncio.Lock()  # held while a request begins a move instead of another
 
     @property
     def under_way(self) -> Iterable[LogMove]:
@@ -74,12 +80,20 @@ class LogMoves:
         """Begin those again that had not ended at the last stop."""
         unfinished, self._directories.unfinished_moves = self._directories.unfinished_moves, []
         for each in unfinished:
-            partition = self._partitions.get(*each.key)
-            log = None if partition is None else partition.log
-            if log is not None and log.directory is not each.target and each.is_of(log):
-                await self._begin(LogMove(log, each.target, each.path))
-            else:
-                await self._tasks.run_blocking(remove_copy, each.target, each.path)
+            if each.target.failure is None:
+                try:
+                    await self._begin_again(each)
+                except (ApiError, OSError, StorageError) as error:  # the next start tries again
+                    logger.error("%s-%d is not moved on to %s: %s", *each.key, each.path, error)
+
+    async def _begin_again(self, unfinished: UnfinishedMove) -> None:
+        key, target, path = unfinished
+        partition = self._partitions.get(*key)
+        log = None if partition is None or key in self._moves else partition.log
+        if log is not None and log.directory is not target and unfinished.is_of(log):
+            await self._begin(LogMove(log, target, path))
+        else:
+            await self._tasks.run_blocking(remove_copy, target, path)
 
     async def stop(self) -> None:
         """The next start continues."""
@@ -102,7 +116,10 @@ class LogMoves:
         directory.check()
         if topic == METADATA_TOPIC:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} cannot be moved")
-        key = (topic, index)
+        async with self._lock:
+            await self._move((topic, index), directory)
+
+    async def _move(self, key: TopicPartition, directory: LogDirectory) -> None:
         while self._finishing == key:
             assert self._running is not None
             await asyncio.wait([self._running], timeout=0.05)
@@ -113,6 +130,7 @@ class LogMoves:
         if moving is not None:
             del self._moves[key]
             await self._clean_up(moving)
+            log = self._log(key, directory)
         if log.directory is not directory:
             await self._begin(LogMove(log, directory))
 
@@ -120,11 +138,9 @@ class LogMoves:
         partition = self._partitions.get(*key)
         if partition is None:
             if len(self._directories.preferred) < PREFERRED_MAX:
-                self._directories.preferred[key] = directory
+                self._directories.preferred[key] = directory  # if it gets one before it stops
             raise ApiError(
-                ErrorCode.REPLICA_NOT_AVAILABLE,
-                f"this broker has no replica of {key[0]}-{key[1]}; if it gets one soon, that is "
-                f"created in {directory.path}",
+                ErrorCode.REPLICA_NOT_AVAILABLE, f"there is no replica of {key[0]}-{key[1]} here"
             )
         partition.log.check()
         return partition.log
@@ -152,7 +168,7 @@ class LogMoves:
                         continue  # stopped, or not wanted any more
                 except LogGone:
                     logger.info("%s-%d was deleted before it was moved", *key)
-                except (ApiError, OSError) as error:
+                except (ApiError, OSError, StorageError) as error:
                     if self._moves.get(key) is move:  # else its copy was removed meanwhile
                         logger.error("%s-%d is not moved to %s: %s", *key, move.target.path, error)
                 except Exception:
@@ -165,8 +181,13 @@ class LogMoves:
 
     async def _carry_out(self, key: TopicPartition, move: LogMove) -> bool:
         """Returns whether it was carried out to its end."""
+        misses = 0
         while (piece := move.next_piece()) is not None:
-            move.copied(piece, await self._tasks.run_blocking(move.copy, piece))
+            was_there = await self._tasks.run_blocking(move.copy, piece)
+            move.copied(piece, was_there)
+            misses = 0 if was_there else misses + 1
+            if misses > MISSES_MAX:
+                raise StorageError(f"{piece.segment.handle.path} is missing")
             await self._pace(move, piece.end - piece.start)
             if self._is_stopped or self._moves.get(key) is not move:
                 return False
@@ -195,21 +216,42 @@ class LogMoves:
         if partition is None or partition.log is not log:
             raise LogGone(log.topic, log.partition)
         self._unfollow(partition)
+        await self._drain(partition)
         partition.stop(partition.leader_epoch, MOVING)
         steps = move.finish(
             self._directories,
             high_watermark=partition.high_watermark,
             now_ms=self._clock.now_ms(),
         )
-        outcome = await self._tasks.run_steps(steps)
+        try:
+            outcome = await self._tasks.run_steps(steps)
+        except Exception as error:  # it cannot be opened in its old place either
+            if not isinstance(error, LogGone):
+                log.directory.fail(error)
+                self._on_directory_failed([log])
+            raise
         self._resume(partition, outcome)
         if outcome.deletion is not None:
             await self._tasks.run_steps(outcome.deletion.steps())
         if outcome.error is not None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(outcome.error))
         if outcome.log is not None:
-            await self._forget(outcome.log)
+            if outcome.deletion is None or outcome.deletion.is_durable:
+                await self._forget(outcome.log)
             logger.info("%s-%d is in %s now", log.topic, log.partition, move.target.path)
+
+    async def _drain(self, partition: Partition) -> None:
+        """Refuse appends, and let those be answered that wait for a flush or for followers: else
+        their producers would send them again."""
+        log = partition.log
+        log.is_truncating = True
+        log.refuse_small_appends()
+        deadline = self._tasks.loop.time() + DRAIN_SECONDS_MAX
+        while partition.leadership.waiting_count and self._tasks.loop.time() < deadline:
+            await asyncio.sleep(DRAIN_PAUSE_SECONDS)
+        log.is_truncating = False
+        if log.is_deleted or partition.log is not log:
+            raise LogGone(log.topic, log.partition)
 
     def _resume(self, partition: Partition, outcome: Outcome) -> None:
         log = outcome.log
