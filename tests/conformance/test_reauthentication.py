@@ -22,6 +22,7 @@ from tests.peers.secured import (
     SecuredWire,
     password_of,
 )
+from tests.peers.wire import frame
 
 SESSION_MS = 3000
 SECURED_USERS = ("alice", "bob")
@@ -55,6 +56,17 @@ def test_request_after_the_end_closes(wire: SecuredWire) -> None:
     time.sleep(SESSION_MS / 1000 + 0.1)
     wire.start("metadata", 12, topics=())
     assert wire.is_closed()
+
+
+def test_session_of_bare_tokens_ends_too(secured: Secured) -> None:
+    with secured.stranger() as wire:
+        assert wire.call("sasl_handshake", 0, mechanism="PLAIN").error_code == 0
+        wire.send(frame(f"\0alice\0{password_of('alice')}".encode()))
+        assert wire.receive_frame() == b""
+        assert is_served(wire)
+        time.sleep(SESSION_MS / 1000 + 0.1)
+        wire.start("metadata", 12, topics=())
+        assert wire.is_closed()
 
 
 def test_handshake_after_the_end_is_not_too_late(wire: SecuredWire) -> None:

@@ -50,6 +50,12 @@ def test_message_is_refused(token: bytes) -> None:
     assert "wonderlan" not in f"{failed.value} {failed.value.reason}"
 
 
+def test_every_token_with_a_user_is_a_guess() -> None:
+    exchange = PlainExchange({})
+    assert exchange.guess_at(b"\0alice\0x") == exchange.guess_at(b"bob\0alice\0x") == "alice"
+    assert exchange.guess_at(b"\0alice\0\xff") is None
+
+
 def test_unknown_user_and_wrong_password_get_the_same_answer() -> None:
     answers = set()
     for token in (b"\0alice\0x", b"\0bob\0x"):

@@ -100,6 +100,14 @@ def test_wrong_password_and_unknown_user_get_the_same_answer(mechanism: ScramMec
     assert mechanism.name in answers[0]
 
 
+def test_only_the_proof_is_a_guess() -> None:
+    exchange = ScramExchange(SCRAM_SHA_256, {}, SECRET)
+    first = b"n,,n=bob,r=abc"
+    assert exchange.guess_at(first) is None
+    exchange.respond(first)
+    assert exchange.guess_at(b"whatever") == "bob"
+
+
 def test_credential_of_one_mechanism_is_not_the_others() -> None:
     only_256 = {("alice", 1): ScramCredential.of_password(SCRAM_SHA_256, "wonderland")}
     with pytest.raises(AuthenticationFailed):

@@ -3,7 +3,7 @@
 An exchange knows nothing of connections. The connection passes it each token that the client sends
 and returns the answer, until it is complete or fails:
 
-    exchange = mechanisms.begin(listener, "SCRAM-SHA-256", host)
+    exchange = mechanisms.begin(listener, "SCRAM-SHA-256")
     answer = exchange.respond(token)
     if exchange.is_complete: client.principal = exchange.principal
 """
@@ -14,8 +14,6 @@ from typing import Protocol
 
 from millstream.errors import MillstreamError
 from millstream.security.principal import Principal
-
-TOKEN_BYTES_MAX = 524_288  # default of sasl.server.max.receive.size
 
 
 class SaslExchange(Protocol):
@@ -36,6 +34,10 @@ class SaslExchange(Protocol):
         """When the credential itself expires (a token's `exp`), once complete."""
         ...
 
+    def guess_at(self, token: bytes) -> str | None:
+        """At whose password this token, which comes next, may be a guess; None if at nobody's."""
+        ...
+
     def respond(self, token: bytes) -> bytes:
         """The answer to the client's token. Raises `AuthenticationFailed`."""
         ...
@@ -45,23 +47,14 @@ class AuthenticationFailed(MillstreamError):
     """The client is not who it says, or does not follow the mechanism.
 
     `message` is for the client and does not say whether a user exists; `reason` is for the log.
-    Neither contains secrets. `user` is the name that was tried, if it was sent. `is_guess`: it may
-    have been a guess of a password (nobody guesses signed tokens).
+    Neither contains secrets. `user` is the name that was tried, if it was sent.
     """
 
-    def __init__(
-        self,
-        message: str,
-        reason: str | None = None,
-        user: str | None = None,
-        *,
-        is_guess: bool = True,
-    ) -> None:
+    def __init__(self, message: str, reason: str | None = None, user: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.reason = message if reason is None else reason
         self.user = user
-        self.is_guess = is_guess
 
 
 def wrong_credentials(mechanism: str, reason: str, user: str | None = None) -> AuthenticationFailed:

@@ -52,10 +52,13 @@ class OauthBearerExchange:
         self.principal: Principal | None = None
         self.expires_at_ms: int | None = None
 
+    def guess_at(self, token: bytes) -> str | None:
+        return None  # nobody guesses a signature
+
     def respond(self, token: bytes) -> bytes:
         if self._why_not is not None:
             said = "" if token == _ACKNOWLEDGED else "; the client went on after the refusal"
-            raise AuthenticationFailed(_INVALID_TOKEN, self._why_not + said, is_guess=False)
+            raise AuthenticationFailed(_INVALID_TOKEN, self._why_not + said)
         if self.is_complete:
             raise AuthenticationFailed("Authentication failed: a message after the last one")
         authzid, bearer = _parse(token)

@@ -131,6 +131,9 @@ class ScramExchange:
         self.is_complete = False
         self.principal: Principal | None = None
 
+    def guess_at(self, token: bytes) -> str | None:
+        return None if self._first is None else self._first.user
+
     def respond(self, token: bytes) -> bytes:
         if self.is_complete:
             raise self._malformed("a message after the last one")

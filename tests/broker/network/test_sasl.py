@@ -24,6 +24,7 @@ from kafka import KafkaProducer
 
 from millstream import Broker
 from millstream.protocol.apis import APIS
+from millstream.security.attempts import TOLERATED
 from millstream.security.login import make_login
 from tests.broker.network.test_listener import exchange_records, wait_until
 from tests.broker.pki import Pki, make_pki
@@ -344,6 +345,60 @@ def test_addresses_that_guess_have_to_wait() -> None:
 
         # Ten are answered at once; then each takes a turn of its own, and the turns get longer.
         assert any(guess() > 0.5 for _ in range(40))
+
+
+def to_the_proof(wire: Wire, user: str, password: str) -> bytes:
+    """Authenticate with SCRAM as far as the proof, which is returned."""
+    login = make_login("SCRAM-SHA-256", username=user, password=password)
+    wire.call("sasl_handshake", 1, mechanism=login.mechanism)
+    answer = wire.call("sasl_authenticate", 2, auth_bytes=login.begin())
+    proof = login.respond(answer.auth_bytes)
+    assert proof is not None
+    return proof
+
+
+def answers_to(wires: list[Wire], seconds: float) -> int:
+    """How many get an answer within that time."""
+    deadline = time.monotonic() + seconds
+    count = 0
+    for wire in wires:
+        wire.socket.settimeout(max(0.001, deadline - time.monotonic()))
+        with contextlib.suppress(TimeoutError, ConnectionEnded, ConnectionError):
+            wire.receive_frame()
+            count += 1
+    return count
+
+
+def test_guesses_that_are_prepared_on_many_connections_take_turns(fresh: Broker) -> None:
+    """All connections send their first message before anyone has failed, then all their proofs."""
+    address = fresh.addresses["SASL_PLAINTEXT"]
+    with contextlib.ExitStack() as stack:
+        wires = [stack.enter_context(Wire(address)) for _ in range(TOLERATED + 30)]
+        proofs = [to_the_proof(wire, "nobody", "guess") for wire in wires]
+        for wire, proof in zip(wires, proofs, strict=True):
+            wire.socket.sendall(request_frame("sasl_authenticate", 2, auth_bytes=proof))
+        for wire in wires[:TOLERATED]:
+            wire.receive_frame()
+        assert answers_to(wires[TOLERATED:], seconds=1) <= 10  # there are turns until 30 s later
+
+
+def test_who_guesses_does_not_keep_out_those_who_have_logged_in(
+    fresh: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = fresh.addresses["SASL_PLAINTEXT"]
+    with Wire(address) as wire:
+        assert sign_in(wire).error_code == 0
+    with contextlib.ExitStack() as stack:
+        wires = [stack.enter_context(Wire(address)) for _ in range(TOLERATED + 30)]
+        for wire in wires:
+            proof = to_the_proof(wire, "nobody", "guess")
+            wire.socket.sendall(request_frame("sasl_authenticate", 2, auth_bytes=proof))
+        # So many wait that the last are closed without an answer, which clients take as passing.
+        wait_until(lambda: "too many authentications" in caplog.text)
+        with pytest.raises((ConnectionEnded, ConnectionError)):
+            wires[-1].receive_frame()
+        with Wire(address) as wire:
+            assert sign_in(wire).error_code == 0
 
 
 # Authenticating again

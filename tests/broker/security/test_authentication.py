@@ -19,6 +19,9 @@ class NameExchange:
     principal: Principal | None = None
     expires_at_ms: int | None = None
 
+    def guess_at(self, token: bytes) -> str | None:
+        return None if token.startswith(b"+") else token.decode()
+
     def respond(self, token: bytes) -> bytes:
         if token == b"wrong":
             raise AuthenticationFailed("no", "a wrong name", "wrong")
@@ -35,13 +38,13 @@ class NameMechanisms:
     def enabled(self, listener: str) -> tuple[str, ...]:
         return ("NAME", "OTHER")
 
-    def begin(self, listener: str, mechanism: str, host: str) -> SaslExchange:
+    def begin(self, listener: str, mechanism: str) -> SaslExchange:
         return NameExchange()
 
 
 def begin(session_ms: int = 0) -> tuple[Authentication, Authenticator]:
     authenticator = Authenticator(NameMechanisms(), lambda listener, mechanism: session_ms)
-    return authenticator.begin("SASL_SSL", "10.0.0.1"), authenticator
+    return authenticator.begin("SASL_SSL"), authenticator
 
 
 def authenticated(
@@ -67,12 +70,13 @@ def test_client_authenticates() -> None:
     assert authenticator.counters.successful == 1
 
 
-def test_bare_tokens_follow_the_old_handshake_and_never_expire() -> None:
-    sasl, _ = begin(session_ms=1000)
+def test_bare_tokens_follow_the_old_handshake_and_their_sessions_end_too() -> None:
+    sasl, _ = begin(session_ms=5000)
     sasl.handshake(0, "NAME", 0)
     assert sasl.state is State.BARE_TOKENS
-    assert sasl.authenticate(b"ann", 0, WALL_MS) == (b"welcome", 0)
-    assert not sasl.has_expired(10**15)
+    assert sasl.authenticate(b"ann 2", 0, WALL_MS) == (b"welcome", 2000)
+    assert not sasl.has_expired(2000)
+    assert sasl.has_expired(2001)
 
 
 def test_unknown_mechanism_is_told_those_that_there_are() -> None:
@@ -175,12 +179,9 @@ def test_client_cannot_become_someone_else(mechanism: str, token: bytes, message
     assert authenticator.counters.failed == 0
 
 
-def test_waiting_for_a_turn_comes_before_the_first_token_of_each_exchange() -> None:
+def test_mechanism_knows_which_token_is_a_guess() -> None:
     sasl, _ = begin()
+    assert sasl.guess_at(b"ann") is None
     sasl.handshake(1, "NAME", 0)
-    assert sasl.is_first_token
-    sasl.authenticate(b"+ann", 0, WALL_MS)
-    assert not sasl.is_first_token
-    sasl.authenticate(b"ann", 0, WALL_MS)
-    sasl.handshake(1, "NAME", 2000)
-    assert sasl.is_first_token
+    assert sasl.guess_at(b"+ann") is None
+    assert sasl.guess_at(b"ann") == "ann"

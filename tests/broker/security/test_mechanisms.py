@@ -29,7 +29,6 @@ LISTENERS = {
 }
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
-HOST = "127.0.0.1"
 
 
 def config(settings: Mapping[str, str]) -> BrokerConfig:
@@ -48,7 +47,7 @@ def mechanisms(
 def log_in(
     made: Mechanisms, listener: str, mechanism: str, user: str, password: str
 ) -> Principal | None:
-    exchange = made.begin(listener, mechanism, HOST)
+    exchange = made.begin(listener, mechanism)
     login = make_login(mechanism, username=user, password=password)
     token = login.begin()
     while True:
@@ -78,7 +77,7 @@ def test_each_listener_has_its_own_mechanisms_and_users() -> None:
         log_in(made, "ONE", "PLAIN", "alice", "two")
     for listener, mechanism in (("ONE", "SCRAM-SHA-512"), ("TWO", "GSSAPI"), ("OPEN", "PLAIN")):
         with pytest.raises(AuthenticationFailed, match="is not enabled"):
-            made.begin(listener, mechanism, HOST)
+            made.begin(listener, mechanism)
 
 
 def test_users_of_scram_are_those_of_the_metadata_now() -> None:
@@ -95,7 +94,7 @@ def test_users_of_scram_are_those_of_the_metadata_now() -> None:
 
 def test_salts_of_unknown_users_differ_between_clusters_only() -> None:
     def salt(settings: Mapping[str, str], cluster: str = "c") -> bytes:
-        exchange = mechanisms(settings, cluster=cluster).begin("ONE", "SCRAM-SHA-256", HOST)
+        exchange = mechanisms(settings, cluster=cluster).begin("ONE", "SCRAM-SHA-256")
         return exchange.respond(b"n,,n=nobody,r=x").split(b",s=")[1]
 
     own = {"sasl.jaas.config": f'{SCRAM} required username="b" password="p";'}
@@ -121,14 +120,14 @@ def test_tokens_of_the_configured_keys(tmp_path: Path) -> None:
     )
     claims = CLAIMS | {"aud": "orders", "iss": "https://id.example", "client_id": "svc"}
     try:
-        exchange = made.begin("ONE", "OAUTHBEARER", HOST)
+        exchange = made.begin("ONE", "OAUTHBEARER")
         assert exchange.respond(bearer(sign(claims))) == b""
         assert exchange.principal == Principal("User", "svc")
         assert exchange.expires_at_ms == (NOW + 100) * 1000
         for wrong in (claims | {"aud": "x"}, claims | {"iss": "x"}, CLAIMS):
-            refused = made.begin("TWO", "OAUTHBEARER", HOST)
+            refused = made.begin("TWO", "OAUTHBEARER")
             assert refused.respond(bearer(sign(wrong))) == b'{"status":"invalid_token"}'
-        unsigned = made.begin("ONE", "OAUTHBEARER", HOST)
+        unsigned = made.begin("ONE", "OAUTHBEARER")
         assert b"invalid_token" in unsigned.respond(bearer(jwt.encode(claims, "", "none")))
     finally:
         made.close()
@@ -150,7 +149,7 @@ def test_tokens_without_a_signature_have_to_be_allowed(caplog: pytest.LogCapture
             "millstream.sasl.oauthbearer.unsecured": "true",
         }
     )
-    exchange = made.begin("ONE", "OAUTHBEARER", HOST)
+    exchange = made.begin("ONE", "OAUTHBEARER")
     assert exchange.respond(bearer(jwt.encode(CLAIMS, "", "none"))) == b""
     assert exchange.principal == Principal("User", "alice")
     assert "tokens without a signature" in caplog.text
@@ -181,7 +180,7 @@ def test_keys_are_loaded_once_for_all_listeners_and_kept(tmp_path: Path) -> None
     try:
         path.unlink()
         made.configure(config(settings))
-        assert made.begin("TWO", "OAUTHBEARER", HOST).respond(bearer(sign(CLAIMS))) == b""
+        assert made.begin("TWO", "OAUTHBEARER").respond(bearer(sign(CLAIMS))) == b""
     finally:
         made.close()
 

@@ -4,7 +4,8 @@ The state is in `broker/security/authentication.py`. Before a client is authenti
 are short (`sasl.server.max.receive.size`) and its time is limited
 (`millstream.authentication.timeout.ms`). A failure is answered after a delay
 (`connection.failed.authentication.delay.ms`), and then the connection is closed. After many
-failures from one address, its authentications take turns (`security/attempts.py`). Meanwhile
+failures from one address, its guesses at passwords take turns (`security/attempts.py`), and if too
+many wait there, the connection is closed without an answer, so that clients try again. Meanwhile
 nothing else of the connection is read.
 """
 
@@ -57,7 +58,7 @@ class SaslConnection(Connection):
     ) -> None:
         super().__init__(connections, listener, connection_id)
         self._authenticator = authenticator
-        self._sasl = authenticator.begin(listener, "")
+        self._sasl = authenticator.begin(listener)
         self._is_waiting = False  # for its turn, or with the answer to a failure
         self._timer: asyncio.TimerHandle | None = None
         self._mechanism = ""  # as the client wrote it, for logs
@@ -68,7 +69,6 @@ class SaslConnection(Connection):
         if self.is_closing:
             return
         config = self._config
-        self._sasl = self._authenticator.begin(self._listener, self.client_host)
         self._frames.limit(
             config.sasl_server_max_receive_size,
             "sasl.server.max.receive.size",
@@ -173,10 +173,7 @@ class SaslConnection(Connection):
             }
             self._reply(route, correlation_id, fields)
 
-        def refuse(message: str) -> None:
-            self._refuse(message, route, correlation_id, _refusal(message))
-
-        self._in_turn(respond, refuse)
+        self._in_turn(token, respond)
 
     def _handle_bare_token(self, token: bytes) -> None:
         """Of clients before Kafka 1.0. There is no answer to say that it failed."""
@@ -191,18 +188,20 @@ class SaslConnection(Connection):
             self._out_bytes += len(answer)
             self._waiting_bytes += len(answer)
 
-        self._in_turn(respond, self._refuse)
+        self._in_turn(token, respond)
 
-    def _in_turn(self, respond: Callable[[], None], refuse: Callable[[str], None]) -> None:
+    def _in_turn(self, token: bytes, respond: Callable[[], None]) -> None:
         """Respond to a token: at once, or when it is the turn of this client."""
         wait_ms = 0
-        if self._sasl.is_first_token:
+        user = self._sasl.guess_at(token)
+        if user is not None:
             try:
                 attempts = self._authenticator.attempts
-                wait_ms = attempts.wait_ms(self.client_host, self._now_ms())
+                wait_ms = attempts.wait_ms(self.client_host, user, self._now_ms())
             except TooManyFailures:
+                self._user = user
                 self._sasl.fail()
-                refuse("Too many authentications from this address have failed")
+                self._refuse("too many authentications from this address have failed")
                 return
         if wait_ms == 0:
             respond()
@@ -224,17 +223,19 @@ class SaslConnection(Connection):
         self._resume()
 
     def _respond(self, token: bytes) -> tuple[bytes, int]:
-        sasl = self._sasl
+        sasl, attempts = self._sasl, self._authenticator.attempts
         wall_ms = self._connections.services.clock.now_ms()
+        user = sasl.guess_at(token)
         try:
             answer, lifetime_ms = sasl.authenticate(token, self._now_ms(), wall_ms)
-        except AuthenticationFailed as error:
-            if error.is_guess:
-                self._authenticator.attempts.failed(self.client_host, self._now_ms())
+        except AuthenticationFailed:
+            if user is not None:
+                attempts.failed(self.client_host, user, self._now_ms())
             raise
         if sasl.state is State.AUTHENTICATED and sasl.principal is not None:
             self._stop_timer()
-            self._authenticator.attempts.succeeded(self.client_host)
+            if user is not None:
+                attempts.succeeded(self.client_host, user, self._now_ms())
             self._client.principal = sasl.principal
             self.client_changed()
             self._frames.limit(self._limits.frame_bytes_max)

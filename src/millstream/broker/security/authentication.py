@@ -6,8 +6,8 @@
 
 Any other request before a client is authenticated is an error. A session ends with the client's
 token, or after `connections.max.reauth.ms`: by then the client has to authenticate again, by the
-same mechanism and as the same principal, or its next request closes the connection. Clients that
-send tokens without headers cannot do that, and their sessions do not end.
+same mechanism and as the same principal, or its next request closes the connection. Sessions of
+clients that send tokens without headers end too, as in Kafka.
 
 Without sockets; the time is passed in. `broker/network/sasl.py` is the connection.
 """
@@ -31,7 +31,7 @@ class FindMechanisms(Protocol):
 
     def enabled(self, listener: str) -> tuple[str, ...]: ...
 
-    def begin(self, listener: str, mechanism: str, host: str) -> SaslExchange: ...
+    def begin(self, listener: str, mechanism: str) -> SaslExchange: ...
 
 
 class AuthenticationCounters:
@@ -70,7 +70,6 @@ class Authentication:
         mechanisms: FindMechanisms,
         counters: AuthenticationCounters,
         listener: str,
-        host: str,
         session_ms_of: Callable[[str], int],
     ) -> None:
         """`session_ms_of` returns connections.max.reauth.ms of a mechanism; 0 is for ever."""
@@ -80,18 +79,11 @@ class Authentication:
         self._mechanisms = mechanisms
         self._counters = counters
         self._listener = listener
-        self._host = host
         self._session_ms_of = session_ms_of
         self._mechanism = ""
         self._wrong_mechanism: str | None = None  # what it tried to authenticate again with
         self._exchange: SaslExchange | None = None
-        self._has_tokens = False  # whether one of this exchange has come
         self._began_again_at_ms: int | None = None  # monotonic
-
-    @property
-    def is_first_token(self) -> bool:
-        """Whether the next token is the first of its exchange."""
-        return not self._has_tokens
 
     @property
     def is_again(self) -> bool:
@@ -128,21 +120,23 @@ class Authentication:
         if self.is_again and mechanism != self._mechanism:
             self._wrong_mechanism = mechanism  # SaslAuthenticate fails then, as in Kafka
         else:
-            self._exchange = self._mechanisms.begin(self._listener, mechanism, self._host)
+            self._exchange = self._mechanisms.begin(self._listener, mechanism)
             self._mechanism = mechanism
         if self.is_again:
             self._began_again_at_ms = now_ms
-        self._has_tokens = False
         is_bare = version == 0 and not self.is_again
         self.state = State.BARE_TOKENS if is_bare else State.TOKENS
         return ErrorCode.NONE, enabled
+
+    def guess_at(self, token: bytes) -> str | None:
+        """At whose password the next token may be a guess; see `SaslExchange`."""
+        return None if self._exchange is None else self._exchange.guess_at(token)
 
     def authenticate(self, token: bytes, now_ms: int, wall_ms: int) -> tuple[bytes, int]:
         """The answer to a token, and for how long the session lasts once it is complete (ms; 0 is
         for ever). Raises `AuthenticationFailed`, and `ProtocolError` if no token may come now."""
         if self.state not in (State.TOKENS, State.BARE_TOKENS):
             raise ProtocolError("SaslAuthenticate came without SaslHandshake")
-        self._has_tokens = True
         try:
             return self._authenticate(token, now_ms, wall_ms)
         except AuthenticationFailed:
@@ -179,12 +173,9 @@ class Authentication:
         if lifetime_ms is not None and lifetime_ms <= 0:
             raise AuthenticationFailed("The token has expired")
         self._complete(exchange.principal)
-        if lifetime_ms is None or self.state is State.BARE_TOKENS:
-            self.ends_at_ms = None
-        else:
-            self.ends_at_ms = now_ms + lifetime_ms
+        self.ends_at_ms = None if lifetime_ms is None else now_ms + lifetime_ms
         self.state = State.AUTHENTICATED
-        return answer, 0 if self.ends_at_ms is None else lifetime_ms or 0
+        return answer, lifetime_ms or 0
 
     def _lifetime_ms(self, exchange: SaslExchange, wall_ms: int) -> int | None:
         limits = []
@@ -224,12 +215,11 @@ class Authenticator:
         self.attempts = FailedAttempts()
         self.counters = AuthenticationCounters()
 
-    def begin(self, listener: str, host: str) -> Authentication:
+    def begin(self, listener: str) -> Authentication:
         """For a new connection."""
         return Authentication(
             self._mechanisms,
             self.counters,
             listener,
-            host,
             lambda mechanism: self._session_ms_of(listener, mechanism),
         )

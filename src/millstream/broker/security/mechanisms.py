@@ -79,9 +79,9 @@ class Mechanisms:
         """The names of a listener's mechanisms, as SaslHandshake lists them."""
         return tuple(self._listeners.get(listener, ()))
 
-    def begin(self, listener: str, mechanism: str, host: str) -> SaslExchange:
-        """An exchange with a client at that address. Raises `AuthenticationFailed` for a mechanism
-        that the listener has not enabled."""
+    def begin(self, listener: str, mechanism: str) -> SaslExchange:
+        """An exchange with a client. Raises `AuthenticationFailed` for a mechanism that the
+        listener has not enabled."""
         begin = self._listeners.get(listener, {}).get(mechanism)
         if begin is None:
             raise AuthenticationFailed(f"SASL mechanism {mechanism} is not enabled")
