@@ -151,6 +151,14 @@ def test_each_filter_says_what_it_matched_and_each_entry_is_removed_once() -> No
     assert matches == [[READ_T], [READ_T, WRITE_T], []]
 
 
+def test_entry_that_exists_twice_is_removed_twice() -> None:
+    """Kafka's own tools can make such metadata."""
+    acls = {uuid.UUID(int=1): READ_T, uuid.UUID(int=2): WRITE_T, uuid.UUID(int=3): READ_T}
+    removals, matches = decide_removed_acls(acls, [AclFilter(*READ_T)])
+    assert [record.id.int for record in removals] == [1, 3]
+    assert matches == [[READ_T, READ_T]]
+
+
 def test_credentials_of_a_user_are_changed_together() -> None:
     scram = {("a", 1): CREDENTIAL}
     wrong, outcome = decide_scram(scram, {("a", 2): None, ("a", 1): None, ("b", 1): CREDENTIAL})

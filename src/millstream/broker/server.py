@@ -490,10 +490,12 @@ class BrokerServer:
         if self._share_partitions is not None:
             await self._share_partitions.stop()
         await self.coordinators.stop()
-        if self._audit is not None:
+        if self._audit is not None:  # while other brokers can be reached
             await self._audit.close()
         self.peers.close()
         await self.connections.close(grace_seconds=SHUTDOWN_GRACE_SECONDS)
+        if self._audit is not None:  # of the last requests
+            await self._audit.close()
         await self.tasks.cancel()
 
     def log_counters(self) -> None:

@@ -256,11 +256,12 @@ def decide_removed_acls(
     Raises `ApiError` if these are too many."""
     removed: dict[uuid.UUID, None] = {}
     matches: list[list[AclEntry]] = []
-    ids_of = {entry: entry_id for entry_id, entry in acls.items()}
+    ids_of: dict[AclEntry, list[uuid.UUID]] = {}  # other writers may have made two of one entry
+    for entry_id, entry in acls.items():
+        ids_of.setdefault(entry, []).append(entry_id)
     for each in filters:
         if each.names_one_entry:  # there may be thousands of them, and of entries
-            only = ids_of.get(AclEntry(*each))  # type: ignore[arg-type]
-            ids = [] if only is None else [only]
+            ids = ids_of.get(AclEntry(*each), [])  # type: ignore[arg-type]
         else:
             ids = [entry_id for entry_id, entry in acls.items() if each.matches(entry)]
         removed.update(dict.fromkeys(ids))

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from millstream.broker.handlers._quotas import is_broker
 from millstream.broker.metadata.topics import NewTopic
 from millstream.broker.quotas.limits import CLIENT_ID
+from millstream.broker.services import RequestContext
 from millstream.errors import ErrorCode
+from millstream.security.principal import Principal
 from tests.broker.quota_calls import FETCH, Talk, fetch_fields, talk
 from tests.broker.serving import WireClient
 
@@ -109,15 +112,84 @@ def test_throttled_client_gets_no_new_session(tmp_path: Path) -> None:
     talk(tmp_path, scenario)
 
 
-def test_followers_are_not_throttled(tmp_path: Path) -> None:
+@pytest.mark.parametrize("replica_id", [-2, 0])  # a tool, and what only claims to be a follower
+def test_clients_cannot_evade_a_quota_as_replicas(tmp_path: Path, replica_id: int) -> None:
     async def scenario(it: Talk) -> None:
         await it.produce(90_000)
-        await it.set_quota((CLIENT_ID, "app"), consumer_byte_rate=1)
-        for _ in range(2):
-            throttled, size = await it.fetch(0, replica_id=-2)  # Kafka's debugging consumer
-            assert (throttled, size > 90_000) == (0, True)
+        await it.set_quota((CLIENT_ID, "app"), consumer_byte_rate=10)
+        assert (await it.fetch(0))[1] > 90_000  # the first in a window, however large
+        assert await it.fetch(0, replica_id=replica_id) == (10_000, 0)
+        assert it.muted() == 1
 
     talk(tmp_path, scenario)
+
+
+def test_what_tools_fetch_is_counted(tmp_path: Path) -> None:
+    async def scenario(it: Talk) -> None:
+        for _ in range(20):
+            await it.produce(10_000)
+        await it.set_quota((CLIENT_ID, "app"), consumer_byte_rate=10_000)
+        throttled, size = await it.fetch(0, replica_id=-2)
+        assert (throttled, 50_000 < size <= 100_000) == (0, True)
+        throttled, size = await it.fetch(0, replica_id=-2)
+        assert (throttled > 0, size) == (True, 0)
+
+    talk(tmp_path, scenario)
+
+
+def test_brokers_are_not_throttled(tmp_path: Path) -> None:
+    async def scenario(it: Talk) -> None:
+        await it.produce(90_000)
+        await it.set_quota((CLIENT_ID, None), consumer_byte_rate=1)
+        async with WireClient.connected(it.server, f"broker-{it.server.id}") as broker:
+            for _ in range(2):
+                throttled, size = await it.fetch(0, broker, replica_id=-2)
+                assert (throttled, size > 90_000) == (0, True)
+
+    talk(tmp_path, scenario)
+
+
+def test_client_id_of_a_broker_does_not_help_on_listeners_of_clients(tmp_path: Path) -> None:
+    async def scenario(it: Talk) -> None:
+        await it.set_quota((CLIENT_ID, None), producer_byte_rate=100)
+        async with WireClient.connected(it.server, f"broker-{it.server.id}") as impostor:
+            assert await it.produce(100_000, impostor) == 10_000
+
+    talk(
+        tmp_path,
+        scenario,
+        listeners="CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0",
+        listener_security_protocol_map="CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
+        inter_broker_listener_name="BROKERS",
+    )
+
+
+def test_client_id_of_a_broker_does_not_help_another_user_of_sasl(tmp_path: Path) -> None:
+    jaas = (
+        "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'username="broker" password="secret" user_broker="secret" user_app="secret";'
+    )
+
+    async def scenario(it: Talk) -> None:
+        (connection,) = it.server.connections._open
+        context = RequestContext(
+            it.server.services, 9, f"broker-{it.server.id}", "127.0.0.1", "BROKERS", 1, lambda: 1,
+            connection._client,
+        )  # fmt: skip
+        for user, is_exempt in (("app", False), ("broker", True)):
+            connection._client.principal = Principal("User", user)
+            assert is_broker(context) is is_exempt
+
+    talk(
+        tmp_path,
+        scenario,
+        listeners="CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0",
+        listener_security_protocol_map="CLIENTS:PLAINTEXT,BROKERS:SASL_PLAINTEXT",
+        inter_broker_listener_name="BROKERS",
+        sasl_enabled_mechanisms="PLAIN",
+        sasl_mechanism_inter_broker_protocol="PLAIN",
+        listener_name_brokers_plain_sasl_jaas_config=jaas,
+    )
 
 
 # Mutations

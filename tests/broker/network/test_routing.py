@@ -15,6 +15,7 @@ from millstream.protocol.apis import APIS
 from tests.protocol.kio_messages import kio_response
 
 HEARTBEAT, VERSION = 12, 4
+LIST_REASSIGNMENTS = 46
 
 
 class Context:
@@ -55,6 +56,22 @@ def test_error_of_a_coroutine_handler_is_the_response(
     (answer,) = answers
     assert isinstance(answer, bytes)
     assert kio_response("heartbeat", VERSION, answer).error_code == expected
+
+
+def test_message_of_a_defect_is_not_for_clients() -> None:
+    async def fail(context: RequestContext, request: Any) -> Any:
+        raise RuntimeError("/var/lib/secret")
+
+    class First:
+        api_version = 0
+
+    answers: list[Buffers | None] = []
+    served = Route(APIS[LIST_REASSIGNMENTS], cast(RequestContext, First()), fail)
+    asyncio.run(served.run(None, answers.append))
+    (answer,) = answers
+    assert isinstance(answer, bytes)
+    message = kio_response("list_partition_reassignments", 0, answer).error_message
+    assert message == ErrorCode.UNKNOWN_SERVER_ERROR.description
 
 
 def test_response_that_cannot_be_encoded_closes_the_connection() -> None:

@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from millstream.broker.security import audit as module
-from millstream.broker.security.audit import EVENTS_MAX, Audit, FailedAuthentication
+from millstream.broker.security.audit import (
+    EVENTS_MAX,
+    NAME_LENGTH_MAX,
+    Audit,
+    FailedAuthentication,
+)
 from millstream.broker.tasks import Tasks
 from millstream.security.acls import Operation, ResourceType
 from millstream.testing.clock import ManualClock
@@ -160,12 +165,78 @@ def test_reading_the_audit_is_not_recorded_for_ever() -> None:
 
     async def scenario(audit: Audit) -> None:
         audit.own_topic = "audit"
-        audit.decided(*DENIED, "audit", allowed=True)
-        audit.decided(*DENIED, "audit", allowed=False)
+        reading = (*DENIED[:2], Operation.READ, ResourceType.TOPIC)
+        audit.decided(*reading, "audit", allowed=True)
+        audit.decided(*reading, "audit", allowed=False)
         await audit.close()
 
     run(scenario, lines)
     assert len(lines) == 1
+
+
+def test_deleting_the_audit_is_recorded() -> None:
+    lines: list[bytes] = []
+
+    async def scenario(audit: Audit) -> None:
+        audit.own_topic = "audit"
+        who = DENIED[:2]
+        audit.decided(*who, Operation.DESCRIBE, ResourceType.TOPIC, "audit", allowed=True)
+        audit.decided(*who, Operation.DELETE, ResourceType.TOPIC, "audit", allowed=True)
+        audit.decided(*who, Operation.WRITE, ResourceType.TOPIC, "audit", allowed=True)
+        audit.decided(*who, Operation.READ, ResourceType.GROUP, "audit", allowed=True)
+        await audit.close()
+
+    run(scenario, lines)
+    events = [json.loads(line) for line in lines]
+    assert [(it["operation"], it["resourceType"]) for it in events] == [
+        ("DELETE", "TOPIC"),
+        ("WRITE", "TOPIC"),
+        ("READ", "GROUP"),
+    ]
+
+
+def test_name_of_who_failed_to_authenticate_is_cut() -> None:
+    lines: list[bytes] = []
+
+    async def scenario(audit: Audit) -> None:
+        audit.authentication_failed(
+            FAILED._replace(principal="User:" + "x" * 2_000_000, reason="y" * 2_000_000)
+        )
+        await audit.close()
+
+    run(scenario, lines)
+    (line,) = lines
+    assert len(line) < 2 * NAME_LENGTH_MAX + 500
+    assert json.loads(line)["principal"].startswith("User:xxx")
+
+
+def test_batch_that_cannot_be_written_does_not_take_others_with_it() -> None:
+    lines: list[bytes] = []
+
+    async def scenario(audit: Audit) -> None:
+        good = audit._write
+        assert good is not None
+        calls = 0
+
+        async def fail_once(written: list[bytes]) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                raise OSError("disk full")
+            await good(written)
+
+        audit.write_to(fail_once)
+        for number in range(EVENTS_MAX):
+            audit.decided(*DENIED, f"{number} " + "x" * 400, allowed=False)
+        await audit.close()
+        assert calls > 3
+        await audit.close()
+
+    run(scenario, lines)
+    dropped = json.loads(lines[-1])
+    assert dropped["event"] == "dropped"
+    assert len(lines) - 1 + dropped["count"] == EVENTS_MAX
+    assert 0 < dropped["count"] < EVENTS_MAX / 2
 
 
 def test_names_of_clients_are_cut_and_cannot_forge_lines(caplog: pytest.LogCaptureFixture) -> None:

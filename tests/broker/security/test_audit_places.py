@@ -13,6 +13,7 @@ from millstream.broker.server import BrokerServer
 from millstream.broker.tasks import Tasks
 from millstream.records.batch import iterate_headers
 from millstream.records.record import decode_batch
+from millstream.security.acls import Operation, ResourceType
 from tests.broker.rights import authorizing, connected_as
 
 METADATA = 3
@@ -68,6 +69,29 @@ def test_refusals_are_in_the_file(tmp_path: Path) -> None:
     (event,) = map(json.loads, path.read_text().splitlines())
     assert (event["principal"], event["resourceName"]) == ("User:alice", "orders")
     assert (event["operation"], event["allowed"]) == ("DESCRIBE", False)
+
+
+def test_refusals_of_the_last_requests_are_in_the_file(tmp_path: Path) -> None:
+    """Requests end while the broker stops."""
+    path = tmp_path / "audit.log"
+
+    async def main() -> None:
+        async with authorizing(tmp_path / "data", millstream_audit_log=f"file:{path}") as server:
+            close = server.connections.close
+
+            async def close_after_a_refusal(**options: Any) -> None:
+                audit = server.services.audit
+                assert audit is not None
+                audit.decided(
+                    "User:alice", "h", Operation.READ, ResourceType.TOPIC, "last", allowed=False
+                )
+                await close(**options)
+
+            server.connections.close = close_after_a_refusal  # type: ignore[method-assign]
+
+    asyncio.run(main())
+    (event,) = map(json.loads, path.read_text().splitlines())
+    assert event["resourceName"] == "last"
 
 
 def test_refusals_are_in_the_topic(tmp_path: Path) -> None:

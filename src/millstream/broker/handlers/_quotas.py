@@ -22,13 +22,27 @@ _BROKER_CLIENT_ID = re.compile(rf"{CLIENT_ID_PREFIX}(\d+)(-.*)?")
 
 
 def is_broker(context: RequestContext) -> bool:
-    """Whether the client is a broker of this cluster: quotas are not for these."""
+    """Whether the client is a broker of this cluster: quotas are not for these. A client id alone
+    proves nothing."""
     named = _BROKER_CLIENT_ID.fullmatch(context.client_id or "")
     return (
         named is not None
+        and context.listener == context.services.config.inter_broker_listener
         and int(named[1]) in context.services.metadata.image.brokers
         and may_cluster(context, Operation.CLUSTER_ACTION, log_denied=False)
+        and _logged_in_as_broker(context)
     )
+
+
+def _logged_in_as_broker(context: RequestContext) -> bool:
+    """Whether the client has the brokers' own user; True without SASL."""
+    config = context.services.config
+    if not config.listener_protocols[context.listener].uses_sasl:
+        return True
+    # Imported only where it is used: TLS and SASL take a start longer.
+    from millstream.broker.security.authorizer import principal_of_brokers
+
+    return context.client.principal == principal_of_brokers(config)
 
 
 def meters_of(context: RequestContext, quotas: ClientQuotas) -> Meters | None:

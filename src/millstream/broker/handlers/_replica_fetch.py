@@ -9,7 +9,8 @@ partitions each time.
 A throttled partition has no records for a follower that is not in sync while the quota of this
 broker is exceeded (`broker/replication/throttles.py`).
 
-Tools (replica id -2) read to the log's end of any replica, and move nothing.
+Tools (replica id -2) read to the log's end of any replica, and move nothing. The quotas of clients
+apply to them, and to all that only claim to be a follower.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.broker.deferred import Buffers, Deferred
 from millstream.broker.handlers._leader_hints import (
@@ -25,6 +26,7 @@ from millstream.broker.handlers._leader_hints import (
     current_leader,
     endpoints_of,
 )
+from millstream.broker.handlers._quotas import fetch_usage
 from millstream.broker.handlers._rights import may_cluster, require_topic
 from millstream.broker.replicas.partition import Partition
 from millstream.broker.services import RequestContext
@@ -38,6 +40,9 @@ from millstream.protocol.fetch import (
 )
 from millstream.protocol.produce import TopicKey
 from millstream.security.acls import Operation
+
+if TYPE_CHECKING:
+    from millstream.broker.quotas.clients import Usage
 
 logger = logging.getLogger("millstream.fetch")
 
@@ -54,6 +59,7 @@ class ReplicaFetch:
 
     _timer: asyncio.TimerHandle | None = None
     _look_scheduled = False
+    _usage: Usage | None = None  # of the client's quota, if it has one
 
     def __init__(self, context: RequestContext, request: FetchRequest) -> None:
         self._context = context
@@ -68,6 +74,16 @@ class ReplicaFetch:
         self._held: set[_Target] = set()  # throttled: without records now
 
     def start(self) -> Buffers | Deferred:
+        quotas = self._services.throttling.quotas
+        if quotas is not None:
+            self._usage = fetch_usage(self._context, quotas)
+        if self._usage is not None:
+            throttle_ms = self._usage.excess_ms(self._services.clock.monotonic_ms())
+            if throttle_ms:
+                return self._throttled(throttle_ms)
+        return self._start()
+
+    def _start(self) -> Buffers | Deferred:
         for target in self._targets:
             try:
                 diverging = self._note_position(target)
@@ -180,11 +196,14 @@ class ReplicaFetch:
         return answers
 
     def _bytes_max(self) -> int:
-        return min(
+        bytes_max = min(
             max(self._request.max_bytes, 0),
             self._context.response_bytes_max(),
             RESPONSE_BYTES_MAX,
         )
+        if self._usage is None:
+            return bytes_max
+        return min(bytes_max, int(self._usage.rate.amount_max))
 
     def _read_one(
         self, target: _Target, limit: int, may_block: bool, *, is_first: bool
@@ -293,6 +312,11 @@ class ReplicaFetch:
         by_topic: dict[TopicKey, list[FetchedPartition]] = {}
         leaders: set[int] = set()
         now_ms = self._services.clock.monotonic_ms()
+        if self._usage is not None:
+            size_bytes = sum(len(answer.records) for answer in answers)
+            throttle_ms = self._usage.accept(size_bytes, now_ms) if size_bytes else 0
+            if throttle_ms:
+                return self._throttled(throttle_ms)
         if self._is_follower and self._throttle.is_on:
             self._record_throttled(answers)
         for target, answer in zip(self._targets, answers, strict=True):
@@ -309,3 +333,8 @@ class ReplicaFetch:
             by_topic.setdefault(target.topic, []).append(answer)
         endpoints = endpoints_of(self._context, leaders) if leaders else ()
         return encode_fetch_response(version, by_topic.items(), endpoints=endpoints)
+
+    def _throttled(self, throttle_ms: int) -> Buffers:
+        """Mute the client, which gets no partitions: it will fetch them again."""
+        self._context.client.mute(throttle_ms)
+        return encode_fetch_response(self._context.api_version, (), throttle_ms=throttle_ms)

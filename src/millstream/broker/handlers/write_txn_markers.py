@@ -3,9 +3,9 @@
 * v1: flexible
 * v2: the version of each transaction (KIP-890)
 
-Coordinators send it to partition leaders. Here coordinator and leader are the same process, so it
-comes from administrators that abort a hanging transaction (Apache's TransactionsCommand,
-`millstream transaction abort`).
+It comes from coordinators on other brokers, and from administrators that abort a hanging
+transaction (Apache's TransactionsCommand, `millstream transaction abort`). A coordinator on this
+broker writes its markers without a request.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from millstream.broker.replicas.pending import PendingAppend
     from millstream.protocol.messages import Fields
-
-# Errors of a group coordinator that is not ready, as errors of the partition leader.
 
 
 async def write_txn_markers(context: RequestContext, request: WriteTxnMarkersRequest) -> Fields:

@@ -92,9 +92,9 @@ class Route:
                 fields = await self.handler(self.context, request)
             except ApiError as error:
                 fields = _error_fields(error)
-            except Exception as error:
+            except Exception:  # its message is not for clients: it may name files, or worse
                 logger.exception("%s failed", name)
-                fields = _error_fields(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
+                fields = _error_fields(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
             if self.meter is not None:
                 self.meter.errors_in(fields)
             body = messages.encode_response(name, self.context.api_version, fields)

@@ -182,6 +182,7 @@ class SaslConnection(Connection):
             try:
                 answer, _ = self._respond(token)
             except AuthenticationFailed as error:
+                self._user = error.user
                 self._refuse(_described(error))
                 return
             self._out += (_LENGTH.pack(len(answer)), answer)

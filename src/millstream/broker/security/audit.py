@@ -11,8 +11,8 @@ with `millstream.audit.log` to a file or a topic, as JSON:
     {"time": ..., "event": "dropped", "broker": 1, "count": 120}
 
 Nothing waits for the audit. Equal events of one interval are one line with their count and the time
-of the first. If there are more different ones than `EVENTS_MAX`, or they cannot be written, they
-are dropped, and how many is written as soon as possible.
+of the first. If there are more different ones than `EVENTS_MAX`, or a batch of them cannot be
+written, they are dropped, and how many is written as soon as possible.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -35,9 +35,15 @@ logger = logging.getLogger(__name__)
 audit_logger = logging.getLogger("kafka.authorizer.logger")
 
 INTERVAL_SECONDS = 0.5
-NAME_LENGTH_MAX = 512  # clients choose the names that they ask for
+NAME_LENGTH_MAX = 512  # clients choose the names that they ask for, and their own
+BATCH_BYTES_MAX = 512 * 1024  # of lines that are written at once
 CLOSE_SECONDS_MAX = 5.0
 EVENTS_MAX = 5_000  # different ones in an interval, or while the last ones are being written
+# Reading the audit's own topic is not recorded: each event would be another.
+_READING = (Operation.READ, Operation.DESCRIBE)
+
+Line: TypeAlias = tuple[bytes, int]
+"""With the number of events in it."""
 
 Write: TypeAlias = Callable[[list[bytes]], Awaitable[None]]
 """Appends lines. Raises `OSError` or `MillstreamError`."""
@@ -104,7 +110,7 @@ class Audit:
         self._broker_id = broker_id
         self._with_allowed = with_allowed
         self._write: Write | None = None
-        self.own_topic: str | None = None  # reading it is not recorded: each event would be another
+        self.own_topic: str | None = None
         self._events: dict[Decision | FailedAuthentication, tuple[int, int]] = {}  # time, count
         self._dropped = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -134,14 +140,20 @@ class Audit:
     ) -> None:
         if not allowed:
             self.denied_count += 1
-        elif name == self.own_topic:
+        elif (
+            name == self.own_topic and resource_type == ResourceType.TOPIC and operation in _READING
+        ):
             return
-        shown = name if len(name) <= NAME_LENGTH_MAX else name[:NAME_LENGTH_MAX] + "..."
-        self._note(Decision(principal, host, operation, resource_type, shown, allowed))
+        self._note(Decision(principal, host, operation, resource_type, _cut(name), allowed))
 
     def authentication_failed(self, event: FailedAuthentication) -> None:
         self.failed_authentication_count += 1
-        self._note(event)
+        principal = None if event.principal is None else _cut(event.principal)
+        self._note(
+            event._replace(
+                mechanism=_cut(event.mechanism), principal=principal, reason=_cut(event.reason)
+            )
+        )
 
     def _note(self, event: Decision | FailedAuthentication) -> None:
         known = self._events.get(event)
@@ -185,18 +197,26 @@ class Audit:
             text = json.dumps(event.text(), ensure_ascii=False)[1:-1]
             audit_logger.log(level, "%s%s", text, times)
         try:
-            if self._write is not None and (events or dropped):
-                lines = [self._line(event, *noted) for event, noted in events.items()]
+            if self._write is not None:
+                lines = [(self._line(event, *noted), noted[1]) for event, noted in events.items()]
                 if dropped:
-                    lines.append(self._encoded("dropped", self._clock.now_ms(), dropped, {}))
-                await self._write(lines)
-        except (OSError, MillstreamError) as error:
-            self._dropped += dropped + sum(count for _, count in events.values())
-            logger.error("the audit cannot be written, %d events lost: %s", self._dropped, error)
+                    line = self._encoded("dropped", self._clock.now_ms(), dropped, {})
+                    lines.append((line, dropped))
+                await self._write_lines(self._write, lines)
         finally:
             self._is_writing = False
             if self._events:
                 self._flush_soon()
+
+    async def _write_lines(self, write: Write, lines: Iterable[Line]) -> None:
+        """In batches: one that cannot be written does not take others with it."""
+        for batch in _batches(lines):
+            try:
+                await write([line for line, _ in batch])
+            except (OSError, MillstreamError) as error:
+                lost = sum(count for _, count in batch)
+                self._dropped += lost
+                logger.error("the audit cannot be written, %d events lost: %s", lost, error)
 
     def _line(self, event: Decision | FailedAuthentication, time_ms: int, count: int) -> bytes:
         name = "authorization" if isinstance(event, Decision) else "authentication"
@@ -206,3 +226,20 @@ class Audit:
         time = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
         head = {"time": time.replace("+00:00", "Z"), "event": name, "broker": self._broker_id}
         return json.dumps(head | {"count": count} | fields, ensure_ascii=False).encode()
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= NAME_LENGTH_MAX else name[:NAME_LENGTH_MAX] + "..."
+
+
+def _batches(lines: Iterable[Line]) -> Iterator[list[Line]]:
+    batch: list[Line] = []
+    size = 0
+    for line in lines:
+        if batch and size + len(line[0]) > BATCH_BYTES_MAX:
+            yield batch
+            batch, size = [], 0
+        batch.append(line)
+        size += len(line[0])
+    if batch:
+        yield batch

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
 FILES_KEPT = 10  # older ones, beside the current one
-BATCH_BYTES_MAX = 512 * 1024  # of lines
 
 
 class Broker(Protocol):
@@ -114,15 +113,7 @@ class AuditTopic:
             outcome = (await broker.actions.create_topics([new]))[self._topic]
             if isinstance(outcome, ApiError) and outcome.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise outcome
-        batch: list[bytes] = []
-        size = 0
-        for line in lines:
-            if batch and size + len(line) > BATCH_BYTES_MAX:
-                await self._append(batch)
-                batch, size = [], 0
-            batch.append(line)
-            size += len(line)
-        await self._append(batch)
+        await self._append(lines)
 
     async def _append(self, lines: list[bytes]) -> None:
         broker = self._broker
