@@ -15,13 +15,13 @@ from tests.broker.serving import serving
 
 def test_clients_with_quotas_have_kafkas_labels() -> None:
     found = [
-        QuotaMetric("producer_byte_rate", "a", "app", 1000.0, 750.0, 4, 2000),
-        QuotaMetric("request_percentage", "a", "", 50.0, 10.0, 0, 0),
+        QuotaMetric("producer_byte_rate", "a", "app", 1000.0, 750.0, 4, 2000, 250.0),
+        QuotaMetric("request_percentage", "a", "", 50.0, 10.0, 0, 0, 0.0),
     ]
     text = Metrics("".join(render(limits.quota_families(found))))
     at = {"resource": "Produce", "user": "a", "clientId": "app"}
     assert text.value("kafka_server_quota_byte_rate", **at) == 750
-    assert text.value("kafka_server_quota_throttle_time", **at) == 500
+    assert text.value("kafka_server_quota_throttle_time", **at) == 250
     assert text.value("millstream_quota_limit", **at) == 1000
     assert text.value("millstream_quota_throttled_seconds_total", **at) == 2
     assert len(text.all("kafka_server_quota_byte_rate")) == 1

@@ -151,8 +151,9 @@ def test_brokers_of_the_cluster_are_not_throttled(tmp_path: Path) -> None:
         await it.set_quota((CLIENT_ID, None), producer_byte_rate=100)
         async with WireClient.connected(it.server, f"broker-{it.server.id}-fetcher-0") as broker:
             assert await it.produce(100_000, broker) == 0
-        async with WireClient.connected(it.server, "broker-999") as stranger:
-            assert await it.produce(100_000, stranger) == 10_000
+        for name in ("broker-999", "broker-" + "9" * 5_000):  # int() refuses that many digits
+            async with WireClient.connected(it.server, name) as stranger:
+                assert await it.produce(100_000, stranger) == 10_000
 
     talk(tmp_path, scenario)
 
@@ -218,6 +219,11 @@ def test_connections_beyond_the_rate_of_their_address_are_closed(tmp_path: Path)
                 except (asyncio.IncompleteReadError, ConnectionError):
                     break
         assert accepted == 10  # the quota of a window
+        assert (await it.server.connections.survey()).refused == 1
+        quotas = it.server.services.throttling.quotas
+        assert quotas is not None
+        (metric,) = quotas.metrics(it.clock.monotonic_ms())
+        assert metric.throttled_count == 1
         it.clock.advance(11_000)
         async with WireClient.connected(it.server) as client:
             await client.call(API_VERSIONS, 3)

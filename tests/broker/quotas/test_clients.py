@@ -6,7 +6,8 @@ import gc
 
 import pytest
 
-from millstream.broker.quotas.clients import KEPT_MS, ClientQuotas
+from millstream.broker.quotas import clients
+from millstream.broker.quotas.clients import KEPT_MS, OTHERS, ClientQuotas, MutationUsage, Usage
 from millstream.broker.quotas.limits import (
     CLIENT_ID,
     CONNECTION_CREATION_RATE,
@@ -66,7 +67,11 @@ def test_throttling_is_bounded_and_counted() -> None:
     assert by_key[PRODUCER_BYTE_RATE].value == 2 * 10**5
     assert by_key[PRODUCER_BYTE_RATE].throttled_count == 2
     assert by_key[PRODUCER_BYTE_RATE].throttled_ms == 2 * THROTTLE_MS_MAX
+    assert by_key[PRODUCER_BYTE_RATE].throttle_ms == THROTTLE_MS_MAX
     assert by_key[REQUEST_PERCENTAGE].throttled_ms == 1000
+    later = {metric.key: metric for metric in quotas.metrics(11_000)}
+    assert later[PRODUCER_BYTE_RATE].throttle_ms == 0  # a window later
+    assert later[PRODUCER_BYTE_RATE].throttled_count == 2
 
 
 def test_amount_that_is_not_accepted_does_not_count() -> None:
@@ -115,6 +120,39 @@ def test_clients_that_have_gone_are_forgotten_but_not_at_once() -> None:
     assert again.excess_ms(20) > 0
     quotas.expire(KEPT_MS + 15)
     gc.collect()
+    assert len(quotas) == 1
+
+
+@pytest.mark.parametrize("key", [PRODUCER_BYTE_RATE, CONTROLLER_MUTATION_RATE])
+def test_clients_beyond_the_most_share_one_usage(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setattr(clients, "USAGES_MAX", 10)
+    monkeypatch.setattr(clients, "METRICS_MAX", 5)
+    named = frozenset({(CLIENT_ID, "named")})
+    quotas = client_quotas({frozenset({(CLIENT_ID, None)}): {key: 1}, named: {key: 2}})
+
+    def usage(client_id: str) -> Usage | MutationUsage | None:
+        if key == CONTROLLER_MUTATION_RATE:
+            return quotas.mutations("alice", client_id, 0)
+        return quotas.usage(key, "alice", client_id, 0)
+
+    first = [usage(f"client-{number}") for number in range(10)]
+    assert len({id(it) for it in first}) == 10
+    others = usage("client-10")
+    assert others is usage("client-11") is not None
+    assert others.client_id == OTHERS
+    assert usage("client-3") is first[3]
+    assert usage("named") not in (None, others)  # has a quota of its own
+    assert len(quotas) == 12
+    others.throttles.record(5, 0)
+    shown = list(quotas.metrics(0))
+    assert len(shown) == 5
+    assert shown[0].client_id == OTHERS
+
+
+def test_clients_with_very_long_ids_share_one_usage() -> None:
+    quotas = client_quotas({frozenset({(CLIENT_ID, None)}): {PRODUCER_BYTE_RATE: 1}})
+    usages = [quotas.usage(PRODUCER_BYTE_RATE, "a", letter * 256, 0) for letter in "xyz"]
+    assert usages[0] is usages[1] is usages[2] is not None
     assert len(quotas) == 1
 
 

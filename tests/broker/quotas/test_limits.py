@@ -37,9 +37,9 @@ def test_most_specific_quota_wins(chosen: int) -> None:
         for position, (entity, *_) in enumerate(ENTITIES)
         if position >= chosen
     }
-    _, user, client_id = ENTITIES[chosen]
+    entity, user, client_id = ENTITIES[chosen]
     limit = Limits(quotas).find(PRODUCER_BYTE_RATE, "alice", "app")
-    assert limit == Limit(chosen, user, client_id)
+    assert limit == Limit(chosen, user, client_id, (CLIENT_ID, None) in entity)
 
 
 def test_only_entities_with_the_key_count() -> None:
@@ -48,8 +48,8 @@ def test_only_entities_with_the_key_count() -> None:
         frozenset({(CLIENT_ID, None)}): {PRODUCER_BYTE_RATE: 2.0},
     }
     limits = Limits(quotas)
-    assert limits.find(PRODUCER_BYTE_RATE, "alice", "app") == Limit(2, "", "app")
-    assert limits.find(CONSUMER_BYTE_RATE, "alice", "app") == Limit(1, "alice", "")
+    assert limits.find(PRODUCER_BYTE_RATE, "alice", "app") == Limit(2, "", "app", True)
+    assert limits.find(CONSUMER_BYTE_RATE, "alice", "app") == Limit(1, "alice", "", False)
     assert limits.find(CONSUMER_BYTE_RATE, "bob", "app") is None
     assert limits.find("request_percentage", "alice", "app") is None
 
@@ -70,7 +70,7 @@ def test_share_of_a_process_is_its_part_of_the_quota() -> None:
         frozenset({(IP, None)}): {CONNECTION_CREATION_RATE: 8.0},
     }
     limits = Limits(quotas, share=0.25)
-    assert limits.find(PRODUCER_BYTE_RATE, "a", "") == Limit(25, "a", "")
+    assert limits.find(PRODUCER_BYTE_RATE, "a", "") == Limit(25, "a", "", False)
     assert limits.find_ip("10.0.0.1") == 2
 
 

@@ -59,6 +59,8 @@ def test_addresses_have_one_form() -> None:
         (ALICE, "producer_byte_rate", 0.0, "must be greater than 0"),
         (ALICE, "request_percentage", -1.0, "must be greater than 0"),
         (ALICE, "request_percentage", math.nan, "must be greater than 0"),
+        (ALICE, "request_percentage", math.inf, "must be finite"),
+        (ALICE, "controller_mutation_rate", math.inf, "must be finite"),
         (ALICE, "producer_byte_rate", 1.5, "cannot be a fractional value"),
         (ALICE, "producer_byte_rate", 2.0**64, "too large for a LONG"),
         (ADDRESS, "connection_creation_rate", 2.0**31, "too large for an INT"),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Key = TypeVar("Key", bound=Hashable)
 
-_BROKER_CLIENT_ID = re.compile(rf"{CLIENT_ID_PREFIX}(\d+)(-.*)?")
+_BROKER_CLIENT_ID = re.compile(rf"{CLIENT_ID_PREFIX}([0-9]{{1,10}})(-.*)?")
 
 
 def is_broker(context: RequestContext) -> bool:
@@ -109,8 +109,7 @@ class Mutations:
         """Mute the client if it has exceeded its quota; returns the throttle time of the answer."""
         usage = self._usage
         if usage is not None and self.throttle_ms:
-            usage.throttled_count += 1
-            usage.throttled_ms += self.throttle_ms
+            usage.throttles.record(self.throttle_ms, self._now_ms())
             self._context.client.mute(self.throttle_ms)
         return self.throttle_ms
 

@@ -62,8 +62,8 @@ def quota_families(found: list[QuotaMetric]) -> Iterator[Family]:
     )
     yield gauge(
         "kafka_server_quota_throttle_time",
-        "Average time, in milliseconds, for which requests of these clients were throttled.",
-        ((text, it.throttled_ms / max(it.throttled_count, 1)) for text, it in placed),
+        "Average time, in milliseconds, of the throttles within the window of quotas.",
+        ((text, it.throttle_ms) for text, it in placed),
     )
     for name, help, value in (
         ("value", "What the client uses: per second, or in percent of a thread.", "value"),

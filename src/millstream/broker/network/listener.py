@@ -164,6 +164,7 @@ class Listener:
     def _take(self, accepted: socket.socket, host: str) -> None:
         delay_ms = self._connections.too_soon_ms(host)
         if delay_ms:
+            self._connections.refused_count += 1
             self._close_later(accepted, delay_ms / 1000)
             return
         connection = self._connections.accept(self.endpoint.listener)

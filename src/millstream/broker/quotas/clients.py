@@ -11,6 +11,7 @@ each of N workers enforces an N-th of a quota.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import nlargest
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -20,10 +21,15 @@ from millstream.broker.quotas.limits import (
     CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
+    Limit,
     Limits,
 )
-from millstream.broker.quotas.rates import SampledRate, TokenBucket, Window
+from millstream.broker.quotas.rates import SampledRate, Throttles, TokenBucket, Window
 
+USAGES_MAX = 50_000  # of a kind; further clients share one, for anybody can make up client ids
+ID_LENGTH_MAX = 255  # clients with longer ids share one, too
+METRICS_MAX = 5_000
+OTHERS = "<others>"
 KEPT_MS = 60_000  # for which a usage is kept after the last use, if the window is not longer
 PERCENT_PER_NS = 100 / 1_000_000_000
 
@@ -40,8 +46,7 @@ class Usage:
         "key",
         "rate",
         "throttle_ms_max",
-        "throttled_count",
-        "throttled_ms",
+        "throttles",
         "used_ms",
         "user",
     )
@@ -50,15 +55,14 @@ class Usage:
         self.key, self.user, self.client_id = key
         self.rate = SampledRate(window, bound)
         self.throttle_ms_max = throttle_ms_max
-        self.throttled_count = 0
-        self.throttled_ms = 0  # in all
+        self.throttles = Throttles(window)
         self.used_ms = 0  # the time of the last use
 
     def record(self, amount: float, now_ms: int) -> int:
         """Count; returns for how many ms to throttle the client now."""
         self.used_ms = now_ms
         throttle_ms = self.rate.record(amount, now_ms)
-        return self._throttled(throttle_ms) if throttle_ms else 0
+        return self._throttled(throttle_ms, now_ms) if throttle_ms else 0
 
     def accept(self, amount: float, now_ms: int) -> int:
         """Count, unless that would exceed the quota: returns for how many ms to throttle the client
@@ -70,17 +74,16 @@ class Usage:
         if not throttle_ms or is_first:
             return 0
         self.rate.record(-amount, now_ms)
-        return self._throttled(throttle_ms)
+        return self._throttled(throttle_ms, now_ms)
 
     def excess_ms(self, now_ms: int) -> int:
         """For how many ms to throttle the client that has exceeded the quota before."""
         throttle_ms = self.rate.throttle_ms(now_ms)
-        return self._throttled(throttle_ms) if throttle_ms else 0
+        return self._throttled(throttle_ms, now_ms) if throttle_ms else 0
 
-    def _throttled(self, throttle_ms: int) -> int:
+    def _throttled(self, throttle_ms: int, now_ms: int) -> int:
         throttle_ms = min(throttle_ms, self.throttle_ms_max)
-        self.throttled_count += 1
-        self.throttled_ms += throttle_ms
+        self.throttles.record(throttle_ms, now_ms)
         return throttle_ms
 
 
@@ -91,18 +94,16 @@ class MutationUsage:
         "__weakref__",
         "bucket",
         "client_id",
-        "throttled_count",
-        "throttled_ms",
+        "throttles",
         "used_ms",
         "user",
     )
 
-    def __init__(self, user: str, client_id: str, bucket: TokenBucket) -> None:
+    def __init__(self, user: str, client_id: str, window: Window, bucket: TokenBucket) -> None:
         self.user = user
         self.client_id = client_id
         self.bucket = bucket
-        self.throttled_count = 0
-        self.throttled_ms = 0
+        self.throttles = Throttles(window)
         self.used_ms = 0
 
 
@@ -124,6 +125,7 @@ class QuotaMetric(NamedTuple):
     value: float  # a rate per second; of controller mutations, the tokens that are left
     throttled_count: int
     throttled_ms: int  # in all
+    throttle_ms: float  # the average within the window
 
 
 class ClientQuotas:
@@ -147,7 +149,7 @@ class ClientQuotas:
         self._usages: WeakValueDictionary[UsageKey, Usage] = WeakValueDictionary()
         self._recent: dict[UsageKey, Usage] = {}
         self._mutations: dict[tuple[str, str], MutationUsage] = {}
-        self._connections: dict[str, SampledRate] = {}
+        self._connections: dict[str, Usage] = {}
 
     def meters(self, user: str, client_id: str, now_ms: int) -> Meters | None:
         """What to count of a client's requests; None: nothing."""
@@ -165,6 +167,9 @@ class ClientQuotas:
             return None
         usage_key = (key, limit.user, limit.client_id)
         usage = self._usages.get(usage_key)
+        if usage is None and _is_shared(limit, len(self._usages)):
+            usage_key = (key, limit.user, OTHERS)
+            usage = self._usages.get(usage_key)
         if usage is None:
             longest = self._throttle_ms_max
             if key == REQUEST_PERCENTAGE:  # as in Kafka
@@ -182,11 +187,15 @@ class ClientQuotas:
         limit = self.limits.find(CONTROLLER_MUTATION_RATE, user, client_id)
         if limit is None:
             return None
-        usage = self._mutations.get((limit.user, limit.client_id))
+        sharing = (limit.user, limit.client_id)
+        usage = self._mutations.get(sharing)
+        if usage is None and _is_shared(limit, len(self._mutations)):
+            sharing = (limit.user, OTHERS)
+            usage = self._mutations.get(sharing)
         if usage is None:
             bucket = TokenBucket(self._controller_window, limit.bound, now_ms)
-            usage = MutationUsage(limit.user, limit.client_id, bucket)
-            self._mutations[limit.user, limit.client_id] = usage
+            usage = MutationUsage(*sharing, self._controller_window, bucket)
+            self._mutations[sharing] = usage
         elif usage.bucket.bound != limit.bound:
             usage.bucket.set_bound(limit.bound, now_ms)
         usage.used_ms = now_ms
@@ -197,15 +206,17 @@ class ClientQuotas:
         bound = self.limits.find_ip(address)
         if bound is None:
             return 0
-        rate = self._connections.get(address)
-        if rate is None:
-            rate = self._connections[address] = SampledRate(self._window, bound)
-        elif rate.bound != bound:
-            rate.set_bound(bound)
-        throttle_ms = rate.record(1, now_ms)
+        usage = self._connections.get(address)
+        if usage is None:
+            key = (CONNECTION_CREATION_RATE, "", address)
+            usage = Usage(key, self._window, bound, self._window.sample_ms)
+            self._connections[address] = usage
+        elif usage.rate.bound != bound:
+            usage.rate.set_bound(bound)
+        throttle_ms = usage.record(1, now_ms)
         if throttle_ms:
-            rate.record(-1, now_ms)
-        return min(throttle_ms, self._window.sample_ms)
+            usage.rate.record(-1, now_ms)
+        return throttle_ms
 
     def expire(self, now_ms: int) -> None:
         """Forget clients that have gone."""
@@ -217,37 +228,38 @@ class ClientQuotas:
             key: usage for key, usage in self._mutations.items() if usage.used_ms >= oldest_ms
         }
         self._connections = {
-            address: rate
-            for address, rate in self._connections.items()
-            if not rate.is_empty(now_ms)
+            address: usage
+            for address, usage in self._connections.items()
+            if not usage.rate.is_empty(now_ms)
         }
 
     def metrics(self, now_ms: int) -> Iterator[QuotaMetric]:
-        """The state of every client that has a quota."""
-        for usage in list(self._usages.values()):
+        """The state of the clients that have a quota; of too many, of those that were throttled
+        most often."""
+        found: list[Usage | MutationUsage] = [
+            *self._usages.values(),
+            *self._mutations.values(),
+            *self._connections.values(),
+        ]
+        if len(found) > METRICS_MAX:
+            found = nlargest(METRICS_MAX, found, key=lambda usage: usage.throttles.count)
+        for usage in found:
+            if isinstance(usage, Usage):
+                key, bound, value = usage.key, usage.rate.bound, usage.rate.per_second(now_ms)
+            else:
+                key = CONTROLLER_MUTATION_RATE
+                bound, value = usage.bucket.bound, usage.bucket.tokens(now_ms)
+            throttles = usage.throttles
             yield QuotaMetric(
-                usage.key,
-                usage.user,
-                usage.client_id,
-                usage.rate.bound,
-                usage.rate.per_second(now_ms),
-                usage.throttled_count,
-                usage.throttled_ms,
+                *(key, usage.user, usage.client_id, bound, value),
+                *(throttles.count, throttles.total_ms, throttles.average_ms(now_ms)),
             )
-        for mutations in self._mutations.values():
-            yield QuotaMetric(
-                CONTROLLER_MUTATION_RATE,
-                mutations.user,
-                mutations.client_id,
-                mutations.bucket.bound,
-                mutations.bucket.tokens(now_ms),
-                mutations.throttled_count,
-                mutations.throttled_ms,
-            )
-        for address, rate in self._connections.items():
-            value = rate.per_second(now_ms)
-            yield QuotaMetric(CONNECTION_CREATION_RATE, "", address, rate.bound, value, 0, 0)
 
     def __len__(self) -> int:
         """How many usages are kept."""
         return len(self._usages) + len(self._mutations) + len(self._connections)
+
+
+def _is_shared(limit: Limit, usages: int) -> bool:
+    """Whether a new client that has a default shares one usage with others like it."""
+    return limit.is_default and (usages >= USAGES_MAX or len(limit.client_id) > ID_LENGTH_MAX)

@@ -35,6 +35,7 @@ class Limit(NamedTuple):
     bound: float
     user: str
     client_id: str
+    is_default: bool  # of client ids: each may be a new one
 
 
 class Limits:
@@ -49,19 +50,21 @@ class Limits:
         """The limit of a client, if there is any."""
         if key not in self.keys:
             return None
+        any_client = (CLIENT_ID, None)
         for entity, shared_user, shared_client in (
             ({(USER, user), (CLIENT_ID, client_id)}, user, client_id),
-            ({(USER, user), (CLIENT_ID, None)}, user, client_id),
+            ({(USER, user), any_client}, user, client_id),
             ({(USER, user)}, user, ""),
             ({(USER, None), (CLIENT_ID, client_id)}, user, client_id),
-            ({(USER, None), (CLIENT_ID, None)}, user, client_id),
+            ({(USER, None), any_client}, user, client_id),
             ({(USER, None)}, user, ""),
             ({(CLIENT_ID, client_id)}, "", client_id),
-            ({(CLIENT_ID, None)}, "", client_id),
+            ({any_client}, "", client_id),
         ):
             bound = self._quotas.get(frozenset(entity), {}).get(key)
             if bound is not None:
-                return Limit(bound * self._share, shared_user, shared_client)
+                is_default = any_client in entity
+                return Limit(bound * self._share, shared_user, shared_client, is_default)
         return None
 
     def find_ip(self, address: str) -> float | None:

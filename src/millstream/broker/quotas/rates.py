@@ -136,6 +136,36 @@ class SampledRate:
         return max(elapsed_ms, self._window.whole_ms)
 
 
+class Throttles:
+    """How often and for how long a client was throttled: in all, and lately."""
+
+    __slots__ = ("_samples", "_window", "count", "total_ms")
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._samples: list[tuple[int, int, int]] = []  # number, count and time; few have any
+        self.count = 0
+        self.total_ms = 0
+
+    def record(self, throttle_ms: int, now_ms: int) -> None:
+        self.count += 1
+        self.total_ms += throttle_ms
+        number = now_ms // self._window.sample_ms
+        count, sum_ms = 1, throttle_ms
+        if self._samples and self._samples[-1][0] == number:
+            _, count_before, sum_before_ms = self._samples.pop()
+            count, sum_ms = count + count_before, sum_ms + sum_before_ms
+        self._samples.append((number, count, sum_ms))
+        if len(self._samples) > self._window.samples:
+            del self._samples[0]
+
+    def average_ms(self, now_ms: int) -> float:
+        """Of those within the window; 0 if there are none."""
+        oldest = now_ms // self._window.sample_ms - self._window.samples
+        recent = [(count, sum_ms) for number, count, sum_ms in self._samples if number > oldest]
+        return sum(it for _, it in recent) / max(sum(it for it, _ in recent), 1)
+
+
 class TokenBucket:
     """What a client may change: tokens come at the rate of the bound, and a full bucket holds those
     of a whole window (KIP-599). What was accepted may take more than there are: then nothing is

@@ -4,6 +4,7 @@ I/O; the errors are Kafka's."""
 from __future__ import annotations
 
 import ipaddress
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
@@ -92,6 +93,8 @@ def check_values(
 def _check_value(key: str, value: float, largest: int | None) -> None:
     if not value > 0:  # nor NaN
         raise _invalid(f"Quota {key} must be greater than 0")
+    if value == math.inf:
+        raise _invalid(f"Quota {key} must be finite; remove it for no limit")
     if largest is None:
         return
     if value > largest:
