@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import functools
 import gzip
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 
 from millstream.errors import MillstreamError
 from millstream.metrics import endpoint as module
-from millstream.metrics.endpoint import Endpoint, Page, text_page
+from millstream.metrics.endpoint import Endpoint, GetPage, Page, text_page
 
 LONG = "a line of text\n" * 1000
 
@@ -40,13 +41,16 @@ async def broken_page() -> Page:
 
 
 @asynccontextmanager
-async def listening(token: str | None = None) -> AsyncIterator[Endpoint]:
-    pages = {
+async def listening(
+    token: str | None = None, pages: Mapping[str, GetPage] | None = None
+) -> AsyncIterator[Endpoint]:
+    served: dict[str, GetPage] = {
         "/long": long_page,
         "/broken": broken_page,
         "/probe": lambda: text_page("no\n", HTTPStatus.SERVICE_UNAVAILABLE),
+        **(pages or {}),
     }
-    endpoint = Endpoint(pages, token=token, public=frozenset({"/probe"}))
+    endpoint = Endpoint(served, token=token, public=frozenset({"/probe"}))
     await endpoint.listen("127.0.0.1", 0)
     try:
         yield endpoint
@@ -67,13 +71,6 @@ async def send(endpoint: Endpoint, request: bytes) -> tuple[int, dict[str, str],
     first, *lines = head.decode().split("\r\n")
     headers = dict(line.lower().split(": ", 1) for line in lines)
     return int(first.split(" ")[1]), headers, body
-
-
-async def is_served(endpoint: Endpoint) -> bool:
-    try:
-        return (await send(endpoint, get("/long")))[0] == 200
-    except ConnectionError:
-        return False
 
 
 def get(path: str, **headers: str) -> bytes:
@@ -158,19 +155,51 @@ async def test_a_client_that_sends_slowly_is_cut_off(monkeypatch: pytest.MonkeyP
 
 
 @in_loop
-async def test_connections_are_limited_and_freed() -> None:
+async def test_idle_connections_make_way_for_requests() -> None:
     async with listening() as endpoint:
         held = [
             await asyncio.open_connection(*endpoint.address) for _ in range(module.CONNECTIONS_MAX)
         ]
         while len(endpoint._connections) < module.CONNECTIONS_MAX:
             await asyncio.sleep(0.01)
-        assert not await is_served(endpoint)
+        assert (await send(endpoint, get("/probe")))[0] == 503
+        async with asyncio.timeout(60):
+            with contextlib.suppress(ConnectionError):  # the oldest was closed
+                assert await held[0][0].read() == b""
+        assert (await send(endpoint, get("/long")))[0] == 200
         for _, writer in held:
             writer.close()
         while endpoint._connections:
             await asyncio.sleep(0.01)
-        assert (await send(endpoint, get("/long")))[0] == 200
+        assert not endpoint._sending_head
+
+
+@in_loop
+async def test_pages_that_take_long_leave_places_for_the_public_ones() -> None:
+    released = asyncio.Event()
+
+    async def slow_page() -> Page:
+        await released.wait()
+        return await text_page("slow")
+
+    async with listening(pages={"/slow": slow_page}) as endpoint:
+        requests = [asyncio.create_task(send(endpoint, get("/slow"))) for _ in range(12)]
+        most = module.PRIVATE_PAGES_MAX
+        while sum(it.done() for it in requests) < len(requests) - most:
+            await asyncio.sleep(0.01)
+        assert (await send(endpoint, get("/probe")))[2] == b"no\n"
+        released.set()
+        statuses = [status for status, _, _ in await asyncio.gather(*requests)]
+        assert (statuses.count(200), statuses.count(503)) == (most, len(requests) - most)
+        assert (await send(endpoint, get("/slow")))[0] == 200
+
+
+@in_loop
+async def test_a_token_may_have_any_characters() -> None:
+    async with listening(token="schlüssel") as endpoint:
+        assert (await send(endpoint, get("/long", Authorization="Bearer schlüssel")))[0] == 200
+        basic = base64.b64encode("x:schlüssel".encode()).decode()
+        assert (await send(endpoint, get("/long", Authorization=f"Basic {basic}")))[0] == 200
 
 
 @in_loop

@@ -29,6 +29,21 @@ ERROR_NODES_MAX = 2_000  # parts of one response that are searched for errors
 FETCH = "fetch"
 FOLLOWER_FETCH = "fetch_follower"
 
+# Errors by which clients learn where to read, and from where: in Kafka they are no failed fetches.
+EXPECTED_OF_FETCH = frozenset(
+    {
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+
 _NONE = ErrorCode.NONE
 _CODES = {int(code): code for code in ErrorCode}
 
@@ -191,6 +206,8 @@ class Counters:
 
     def fetch_failed(self, topic: str | None, code: ErrorCode) -> None:
         self.errors["fetch", code] += 1
+        if code in EXPECTED_OF_FETCH:
+            return
         for failures in self._of(topic):
             failures.failed_fetches += 1
 

@@ -1,9 +1,11 @@
 """A small HTTP/1.1 server for GET requests: metrics and probes.
 
 It answers one request per connection and closes it. Everything is bounded: the size of a request's
-head, the time for it and for the response, and the number of connections. Bytes that are no HTTP
-get 400 and harm nothing. A page is computed in the event loop, in pieces: after each piece the loop
-serves other work. Compression runs in a thread.
+head, the time for it and for the response, and the number of connections. When there are too many,
+the one that has been sending its head for longest is closed, and pages that are not public are
+served to half of them at most: probes get through. Bytes that are no HTTP get 400 and harm nothing.
+A page is computed in the event loop, in pieces: after each piece the loop serves other work.
+Compression runs in a thread.
 
 There is no TLS: listen on the loopback interface, or behind a proxy. `token`, if set, is expected
 as a bearer token or as the password of basic authentication, for all pages but the public ones.
@@ -18,7 +20,7 @@ import contextlib
 import hmac
 import logging
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from http import HTTPStatus
 from typing import NamedTuple, TypeAlias
 
@@ -30,6 +32,7 @@ HEAD_BYTES_MAX = 16 * 1024
 HEAD_SECONDS = 10.0
 RESPONSE_SECONDS = 60.0
 CONNECTIONS_MAX = 16
+PRIVATE_PAGES_MAX = CONNECTIONS_MAX // 2  # that are served at once; the other places are for probes
 COMPRESS_ABOVE_BYTES = 1024
 COMPRESSION_LEVEL = 1
 GZIP_WINDOW_BITS = 31
@@ -58,7 +61,7 @@ class _Refused(Exception):
 class _Request(NamedTuple):
     path: str
     headers: Mapping[str, str]
-    has_body: bool  # sends no response body: HEAD
+    wants_body: bool  # False for HEAD: the response consists of its head
 
 
 async def text_page(
@@ -85,6 +88,8 @@ class Endpoint:
         self._public = public
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._sending_head: dict[asyncio.StreamWriter, None] = {}  # the oldest first
+        self._private_pages = 0
 
     async def listen(self, host: str, port: int) -> None:
         """Raises `MillstreamError` if the address cannot be used."""
@@ -114,8 +119,13 @@ class Endpoint:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= CONNECTIONS_MAX:
-            writer.transport.abort()
-            return
+            oldest = next(iter(self._sending_head), None)
+            if oldest is None:
+                writer.transport.abort()
+                return
+            del self._sending_head[oldest]
+            oldest.transport.abort()
+        self._sending_head[writer] = None
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
@@ -124,17 +134,29 @@ class Endpoint:
         try:
             async with asyncio.timeout(HEAD_SECONDS):
                 request = await self._read(reader)
+            self._sending_head.pop(writer, None)
             async with asyncio.timeout(RESPONSE_SECONDS):
-                await self._answer(request, writer)
-                await writer.drain()
+                with self._counting(request):
+                    await self._answer(request, writer)
+                    await writer.drain()
         except (ConnectionError, TimeoutError, asyncio.IncompleteReadError):
             writer.transport.abort()
         except Exception:
             logger.exception("a request for metrics failed")
             writer.transport.abort()
         finally:
+            self._sending_head.pop(writer, None)
             with contextlib.suppress(OSError):
                 writer.close()
+
+    @contextlib.contextmanager
+    def _counting(self, request: _Request | _Refused) -> Iterator[None]:
+        is_private = isinstance(request, _Request) and request.path not in self._public
+        self._private_pages += is_private
+        try:
+            yield
+        finally:
+            self._private_pages -= is_private
 
     async def _read(self, reader: asyncio.StreamReader) -> _Request | _Refused:
         try:
@@ -161,7 +183,7 @@ class Endpoint:
             body = await asyncio.to_thread(_compress, body)
             headers = "Content-Encoding: gzip\r\n"
         writer.write(_head(page.status, page.content_type, body, headers))
-        for piece in body if request.has_body else ():
+        for piece in body if request.wants_body else ():
             writer.write(piece)
             await writer.drain()
 
@@ -176,13 +198,15 @@ class Endpoint:
                 "a token is needed: Authorization: Bearer TOKEN",
                 'WWW-Authenticate: Basic realm="metrics"\r\n',
             )
+        if request.path not in self._public and self._private_pages > PRIVATE_PAGES_MAX:
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once")
         return await page()
 
     def _is_allowed(self, headers: Mapping[str, str]) -> bool:
         if self._token is None:
             return True
         scheme, _, value = headers.get("authorization", "").strip().partition(" ")
-        sent = value.strip().encode()
+        sent = value.strip().encode("latin-1")  # the bytes that were sent
         if scheme.lower() == "basic":
             try:
                 sent = base64.b64decode(sent, validate=True).partition(b":")[2]

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 
+from millstream.broker.backlog.backlog import PartitionBacklog
 from millstream.broker.metrics import limits
 from millstream.broker.quotas.clients import QuotaMetric
 from millstream.metrics.exposition import render
@@ -26,6 +27,18 @@ def test_clients_with_quotas_have_kafkas_labels() -> None:
     assert text.value("millstream_quota_throttled_seconds_total", **at) == 2
     assert len(text.all("kafka_server_quota_byte_rate")) == 1
     assert text.value("millstream_quota_value", resource="Request", user="a", clientId="") == 10
+
+
+def test_partitions_with_a_backlog_policy_are_shown() -> None:
+    found = [
+        PartitionBacklog("orders", 0, "hold", True, "billing", 4711, 0),
+        PartitionBacklog("orders", 1, "hold", False, "", 0, 0),
+    ]
+    text = Metrics("".join(render(limits.backlog_gauges(found))))
+    slow = {"topic": "orders", "partition": 0, "group": "billing"}
+    assert text.value("millstream_backlog_bytes", **slow) == 4711
+    assert text.value("millstream_backlog_over", **slow) == 1
+    assert text.value("millstream_backlog_over", topic="orders", partition=1, group="") == 0
 
 
 def test_backlog_and_authentication_are_counted(tmp_path: Path) -> None:

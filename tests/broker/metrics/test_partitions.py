@@ -9,7 +9,7 @@ from millstream.broker.counters import Counters
 from millstream.broker.metadata.topics import NewTopic
 from millstream.broker.metrics.partitions import PartitionMetrics
 from millstream.broker.replicas.pending import ACKS_LEADER
-from millstream.coordination.cluster import PartitionImage
+from millstream.coordination.cluster import RECOVERING, PartitionImage
 from millstream.metrics.exposition import render
 from tests.broker.metrics.scraping import Metrics
 from tests.broker.serving import serving
@@ -52,7 +52,10 @@ def test_changes_of_in_sync_sets_are_counted_by_the_leader(tmp_path: Path) -> No
             metrics._count_change(_partition(me, (me,)), both, me)
             metrics._count_change(_partition(other, (me, other)), _partition(other, (other,)), me)
             assert (metrics.isr_shrinks, metrics.isr_expands) == (1, 1)
-            metrics._count_change(_partition(other, (other,)), _partition(me, (me,)), me)
+            unclean = _partition(me, (me,))._replace(leader_recovery_state=RECOVERING)
+            metrics._count_change(_partition(other, (other,)), unclean, me)
+            # It joined the in-sync set and became the leader; only the result was seen.
+            metrics._count_change(_partition(other, (other,)), both, me)
             metrics._count_change(both, both, me)
             assert metrics.unclean_elections == 1
 

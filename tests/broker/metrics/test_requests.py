@@ -36,6 +36,14 @@ def test_fetches_of_consumers_and_followers_are_one_api_with_two_times() -> None
     assert found.value(f"{NETWORK}_totaltimems_count", request="FetchFollower") == 4
 
 
+def test_rare_software_is_counted_together() -> None:
+    names = {(f"x{it}", "1", "PLAINTEXT"): 1 for it in range(requests.SOFTWARE_MAX + 4)}
+    often = ("often", "1", "PLAINTEXT")
+    found = dict(requests._most_frequent(names | {often: 9}))
+    assert len(found) == requests.SOFTWARE_MAX + 1
+    assert (found[often], found["other", "other", "PLAINTEXT"]) == (9, 5)
+
+
 def test_connections_are_counted_by_listener_and_software() -> None:
     survey = ConnectionSurvey(
         per_listener={"PLAINTEXT": 3},

@@ -6,17 +6,17 @@ import time
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
 from millstream.metrics.exposition import render
 from millstream.pipelines import pipeline, table, topic
 from millstream.pipelines.running import runner
-from millstream.pipelines.running.metrics import PipelineMetrics, families, problems
+from millstream.pipelines.running.metrics import PipelineMetrics, families, problems, read
 from millstream.pipelines.running.runner import Run, with_defaults
 from millstream.pipelines.running.settings import Settings
-from millstream.pipelines.running.status import Status
+from millstream.pipelines.running.status import Status, Watched
 from tests.broker.metrics.scraping import Metrics, scrape
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.pipelines.conftest import Topics
@@ -57,6 +57,28 @@ def test_pipelines_are_ready_when_all_have_started() -> None:
     statuses = [Status("a", state="working"), Status("b", state="failed"), Status("c")]
     assert problems(statuses) == ["b is failed", "c is starting"]
     assert problems([Status("a", state="waiting")]) == []
+
+
+def test_a_query_that_cannot_be_read_has_failed_until_it_can_be() -> None:
+    class Query:
+        lastProgress = None  # noqa: N815
+        status: ClassVar = {"isTriggerActive": True}
+        is_broken = False
+
+        @property
+        def isActive(self) -> bool:  # noqa: N802
+            if self.is_broken:
+                raise ConnectionRefusedError("no JVM")
+            return True
+
+    query = Query()
+    watched = Watched("p", query)  # type: ignore[arg-type]
+    for query.is_broken, state in ((False, "working"), (True, "failed"), (False, "working")):
+        read(watched)
+        assert watched.status.state == state
+    query.is_broken = True
+    read(watched)
+    assert problems([watched.status]) == ["p is failed"]
 
 
 @pytest.fixture

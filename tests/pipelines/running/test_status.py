@@ -47,7 +47,11 @@ def test_only_our_own_observations_count_as_failed() -> None:
 
 def test_status_counts_every_batch_once_also_those_that_were_not_looked_at() -> None:
     query = SimpleNamespace(
-        isActive=True, status={"isTriggerActive": False}, lastProgress=None, recentProgress=[]
+        isActive=True,
+        status={"isTriggerActive": False},
+        lastProgress=None,
+        recentProgress=[],
+        exception=lambda: None,
     )
     declared = pipeline(reads=topic("t"), writes=table("t"), name="p")(lambda frame: frame)
     watched = Watched(declared.name, query, declared)  # type: ignore[arg-type]
@@ -59,6 +63,11 @@ def test_status_counts_every_batch_once_also_those_that_were_not_looked_at() -> 
     status = watched.update()
     assert (status.state, status.batches, status.rows, status.failed) == ("done", 4, 40, 4)
     assert status.batch_ms == 43
+
+
+def test_a_query_that_died_has_failed() -> None:
+    query = SimpleNamespace(isActive=False, lastProgress=None, exception=lambda: ValueError("x"))
+    assert Watched("p", query).update().state == "failed"  # type: ignore[arg-type]
 
 
 def test_state_is_counted_in_rows_for_sparks_operators_and_in_bytes_for_all() -> None:

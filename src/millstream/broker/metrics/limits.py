@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
+from millstream.broker.backlog.backlog import PartitionBacklog
 from millstream.broker.quotas.clients import QuotaMetric
 from millstream.broker.services import Services
 from millstream.metrics.exposition import Family, counter, gauge, label_text, labels
@@ -109,6 +110,22 @@ def _backlog_families(services: Services) -> Iterator[Family]:
             help,
             [(labels(topic=topic, group=group), value) for (topic, group), value in found],
         )
+    yield from backlog_gauges(list(services.backlog.partitions()))
+
+
+def backlog_gauges(found: list[PartitionBacklog]) -> Iterator[Family]:
+    """Partitions under a policy that this broker leads."""
+    placed = [(labels(topic=it.topic, partition=it.partition, group=it.group), it) for it in found]
+    yield gauge(
+        "millstream_backlog_bytes",
+        "Bytes that the slowest group has not read, of partitions with a backlog policy.",
+        ((text, it.size_bytes) for text, it in placed),
+    )
+    yield gauge(
+        "millstream_backlog_over",
+        "Whether the backlog is over its bound, and the policy applies.",
+        ((text, int(it.is_over)) for text, it in placed),
+    )
 
 
 def _authentication_families(

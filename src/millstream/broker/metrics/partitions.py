@@ -17,7 +17,7 @@ from uuid import UUID
 from millstream.broker.counters import Counters
 from millstream.broker.replicas.partition import Partition
 from millstream.broker.services import Services
-from millstream.coordination.cluster import ClusterImage, PartitionImage
+from millstream.coordination.cluster import RECOVERING, ClusterImage, PartitionImage
 from millstream.metrics.exposition import Family, Sample, counter, escape, gauge, labels
 
 PARTITIONS_AT_ONCE = 100
@@ -129,8 +129,10 @@ class PartitionMetrics:
                 self.isr_shrinks += 1
             elif len(new.isr) > len(old.isr):
                 self.isr_expands += 1
-        # An election outside the in-sync set loses records.
-        if new.leader == me != old.leader and me not in old.isr:
+        # An election outside the in-sync set loses records. Changes may come as one: this broker
+        # may have joined the in-sync set, and then become its leader.
+        is_unclean = me not in old.isr and new.leader_recovery_state == RECOVERING
+        if new.leader == me != old.leader and is_unclean:
             self.unclean_elections += 1
 
     async def survey(self, *, now_ms: int, with_rows: bool) -> Survey:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from millstream.broker.counters import (
     FETCH,
@@ -25,6 +25,7 @@ from millstream.metrics.exposition import (
 
 MS = 1000.0
 PROCESSOR = "0"  # there is one event loop
+SOFTWARE_MAX = 100  # names and versions of clients' software that are shown
 
 _NOT_MEASURED = Distribution()
 
@@ -137,7 +138,7 @@ def connection_families(survey: ConnectionSurvey, creation_rate: float) -> Itera
                 ),
                 count,
             )
-            for (name, version, listener), count in survey.per_software.items()
+            for (name, version, listener), count in _most_frequent(survey.per_software)
         ),
     )
     yield gauge(
@@ -152,6 +153,19 @@ def connection_families(survey: ConnectionSurvey, creation_rate: float) -> Itera
         survey.refused,
     )
     yield from _waiting_families(survey)
+
+
+def _most_frequent(
+    found: Mapping[tuple[str, str, str], int],
+) -> Iterator[tuple[tuple[str, str, str], int]]:
+    """Clients choose their names and versions: those beyond the limit are counted together."""
+    ordered = Counter(found).most_common()
+    yield from ordered[:SOFTWARE_MAX]
+    others: Counter[str] = Counter()
+    for (_, _, listener), count in ordered[SOFTWARE_MAX:]:
+        others[listener] += count
+    for listener, count in others.items():
+        yield ("other", "other", listener), count
 
 
 def _waiting_families(survey: ConnectionSurvey) -> Iterator[Family]:

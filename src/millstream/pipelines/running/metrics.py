@@ -13,6 +13,7 @@ they are scraped.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from pyspark.sql.streaming.query import StreamingQuery
+
+logger = logging.getLogger("millstream.pipelines")
 
 READ_SECONDS = 1.0
 STATES = ("starting", "waiting", "working", "done", "stopped", "failed")
@@ -153,8 +156,19 @@ class PipelineMetrics:
     def _read(self) -> None:
         while not self._stopping.wait(READ_SECONDS):
             with self._lock:
-                for it in self._watched:
-                    it.update()
+                watched = list(self._watched)
+            for it in watched:  # without the lock: a call to the JVM may take long
+                read(it)
+
+
+def read(watched: Watched) -> None:
+    """Update the status; a query that cannot be read counts as failed until it can."""
+    try:
+        watched.update()
+    except Exception:  # Py4J's own, or of the connection to the JVM
+        if watched.status.state != "failed":
+            logger.warning("the state of %s cannot be read", watched.name, exc_info=True)
+        watched.status.state = "failed"
 
 
 def all_families(statuses: list[Status], now: float) -> Iterator[Family]:

@@ -67,8 +67,8 @@ class Watched:
             self._take(json.loads(last.json))
         if self.query.isActive:
             self.status.state = "working" if self.query.status["isTriggerActive"] else "waiting"
-        elif self.status.state not in ("stopped", "failed"):
-            self.status.state = "done"
+        elif self.status.state != "stopped":
+            self.status.state = "done" if self.query.exception() is None else "failed"
         self._measure_rate(time.monotonic())
         return self.status
 
