@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 
 from millstream.config.backlog import BacklogPolicy, has_policy, policy_of
@@ -65,6 +68,21 @@ def test_records_of_a_compacted_topic_are_not_dropped() -> None:
         check_topic(config)
 
 
+def test_pattern_is_compiled_once_for_each_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+    compile_ = re.compile
+
+    def counting(pattern: str, flags: int = 0) -> re.Pattern[str]:
+        compiled.append(pattern)
+        return compile_(pattern, flags)
+
+    monkeypatch.setattr(re, "compile", counting)
+    policies = [BacklogPolicy("hold", 1, -1, (f"g{number}-*",), 1) for number in range(300)]
+    for _ in range(2):
+        assert [it.counts("g7-a") for it in policies].index(True) == 7
+    assert len(compiled) == 300
+
+
 def test_groups_are_named_or_match_a_pattern() -> None:
     found = policy(policy="hold", bytes=1, groups="billing,audit-*,*.test")
     assert found is not None
@@ -78,8 +96,8 @@ def test_usage_is_that_of_the_bound_that_is_nearer() -> None:
     both = BacklogPolicy("hold", 1000, 200, ("a",), 1)
     assert both.usage(500, 10) == 0.5
     assert both.usage(500, 150) == 0.75
-    assert both._replace(bytes_max=-1).usage(10**9, 100) == 0.5
-    assert both._replace(age_ms_max=-1).usage(100, 10**9) == 0.1
+    assert replace(both, bytes_max=-1).usage(10**9, 100) == 0.5
+    assert replace(both, age_ms_max=-1).usage(100, 10**9) == 0.1
 
 
 def test_the_policy_is_seen_without_parsing_the_settings() -> None:

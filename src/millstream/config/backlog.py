@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 from millstream.config.topic import DROP, HOLD, NO_BOUND, REJECT, RETAIN, TopicConfig
 from millstream.errors import ConfigError
@@ -28,7 +28,8 @@ EVERY_GROUP = ("*",)
 _NEEDS_GROUPS = (HOLD, REJECT)
 
 
-class BacklogPolicy(NamedTuple):
+@dataclass(frozen=True)
+class BacklogPolicy:
     """A policy other than retain."""
 
     kind: str
@@ -39,7 +40,12 @@ class BacklogPolicy(NamedTuple):
 
     def counts(self, group_id: str) -> bool:
         """Whether a group counts, by its name."""
-        return _pattern(self.groups).fullmatch(group_id) is not None
+        return self._pattern.fullmatch(group_id) is not None
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        """Compiled once: every group is compared with it, every second."""
+        return re.compile("|".join(_expression(self.groups)), re.DOTALL)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -106,11 +112,6 @@ def check_backlog(config: TopicConfig) -> None:
 
 def _has_bytes(config: TopicConfig) -> bool:
     return config.millstream_backlog_bytes != NO_BOUND
-
-
-@lru_cache(maxsize=256)
-def _pattern(groups: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(_expression(groups)), re.DOTALL)
 
 
 def _expression(groups: Iterable[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,7 +49,7 @@ def test_policy_applies_from_its_bound_on_and_until_a_tenth_is_free(
 
 @given(backlogs)
 def test_room_is_what_fills_the_bound(backlog: Backlog | None) -> None:
-    state = PartitionState(POLICY._replace(age_ms_max=-1))
+    state = PartitionState(replace(POLICY, age_ms_max=-1))
     state.update(backlog)
     used = 0 if backlog is None else backlog.size_bytes
     assert state.room_bytes == max(1000 - used, 0)
@@ -56,7 +57,7 @@ def test_room_is_what_fills_the_bound(backlog: Backlog | None) -> None:
 
 
 def test_room_is_unlimited_without_a_bound_in_bytes() -> None:
-    state = PartitionState(POLICY._replace(bytes_max=-1))
+    state = PartitionState(replace(POLICY, bytes_max=-1))
     state.update(Backlog("g", 0, 10**12, 499))
     assert state.room_bytes == UNLIMITED_ROOM
     state.update(Backlog("g", 0, 0, 500))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from millstream.broker.backlog.counters import BacklogCounters
 from millstream.broker.backlog.state import GroupActivity, Position
 from millstream.broker.backlog.watch import Watch
+from millstream.broker.replicas.leadership import Leadership
 from millstream.broker.replicas.partition import Partition
 from millstream.broker.replicas.pending import ACKS_LEADER
 from millstream.broker.server import BrokerServer
@@ -92,7 +94,7 @@ def test_stopping_lets_all_waiters_continue(tmp_path: Path) -> None:
 
 def test_refusal_names_group_bound_and_backlog(tmp_path: Path) -> None:
     async def scenario(server: BrokerServer, _: WireClient) -> None:
-        watch, groups = watching(server, HOLD._replace(age_ms_max=1000))
+        watch, groups = watching(server, replace(HOLD, age_ms_max=1000))
         groups.offsets["g"] = 0
         append(watch.partition, 6)
         assert not watch.is_open()
@@ -102,6 +104,41 @@ def test_refusal_names_group_bound_and_backlog(tmp_path: Path) -> None:
         assert f"group g has {size} bytes unread of at most 5000 and unread" in str(error)
         watch.held(0.5)
         assert watch._counters.held_seconds == {("orders", "g"): 0.5}
+
+    run(tmp_path, scenario)
+
+
+def test_time_is_counted_for_the_group_that_stopped_producers(tmp_path: Path) -> None:
+    async def scenario(server: BrokerServer, _: WireClient) -> None:
+        watch, groups = watching(server)
+        groups.offsets["g"] = 0
+        append(watch.partition, 6)
+        assert not watch.is_open()
+        watch.when_open(lambda: watch.held(0.5))
+        watch.update(None, None)  # it has caught up
+        assert watch._counters.held_seconds == {("orders", "g"): 0.5}
+        watch.stop()
+        watch.held(0.5)
+        assert watch._counters.held_seconds == {("orders", "g"): 1.0}
+
+    run(tmp_path, scenario)
+
+
+def test_new_leadership_begins_with_a_measurement(tmp_path: Path) -> None:
+    """It counts what it appends from 0."""
+
+    async def scenario(server: BrokerServer, _: WireClient) -> None:
+        watch, groups = watching(server)
+        groups.offsets["g"] = 0
+        append(watch.partition, 3)
+        assert watch.is_open()
+        append(watch.partition, 3)
+        led, log = watch.partition, watch.partition.log
+        led.leadership = Leadership(
+            log, epoch=led.leader_epoch + 1, high_watermark=log.log_end_offset, changed=None
+        )
+        assert led.leadership.appended_bytes == 0
+        assert not watch.is_open()
 
     run(tmp_path, scenario)
 
@@ -120,7 +157,7 @@ def test_producers_are_admitted_while_the_backlog_cannot_be_read_at_once(
         with monkeypatch.context() as patched:
             patched.setattr("millstream.broker.backlog.watch.bytes_between", not_cached)
             assert watch.is_open()
-        watch.change_policy(HOLD._replace(bytes_max=4000))
+        watch.change_policy(replace(HOLD, bytes_max=4000))
         assert not watch.is_open()
 
     run(tmp_path, scenario)

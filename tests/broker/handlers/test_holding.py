@@ -63,7 +63,7 @@ def test_held_request_is_appended_once_the_group_has_caught_up(tmp_path: Path) -
             assert (answered.error_code.value, answered.base_offset) == (0, 12)
             assert partition(server).log.log_end_offset == 13
         ((key, seconds),) = server.backlog.counters.held_seconds.items()
-        assert key[0] == "orders"
+        assert key == ("orders", "g")
         assert seconds > 0
 
     run(tmp_path, scenario)

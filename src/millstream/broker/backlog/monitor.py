@@ -196,6 +196,8 @@ class BacklogMonitor:
     async def _measure(self, watch: Watch) -> bool:
         """Returns whether records were dropped."""
         policy = watch.policy
+        if not self._applies(policy, watch):  # any more
+            return False
         try:
             span = watch.span()
             if span is None:

@@ -72,6 +72,9 @@ class Watch:
         self._clock = clock
         self._change_log = ChangeLog()
         self._room_ends = 0  # in bytes that the leader has appended; first it is measured
+        self._counted_by = partition.leadership  # these bytes; another one begins at 0
+        self._closed_by = ""  # the slowest group when producers were stopped last
+        self._is_stopped = False
         self._dated: tuple[int, int] | None = None  # offset and timestamp that were read last
         self._waiters: dict[Callable[[], None], None] = {}  # in order
 
@@ -134,7 +137,10 @@ class Watch:
                 span.position.group, span.position.offset, measured.size_bytes, age_ms
             )
         has_changed = self.state.update(backlog)
-        self._room_ends = self.partition.leadership.appended_bytes + self.state.room_bytes
+        if backlog is not None and self.state.is_over:
+            self._closed_by = backlog.group
+        self._counted_by = self.partition.leadership
+        self._room_ends = self._counted_by.appended_bytes + self.state.room_bytes
         self._log_change(has_changed)
 
     def _measure_now(self) -> None:
@@ -142,6 +148,7 @@ class Watch:
         try:
             self._apply(span, None if span is None else self.measure(span, may_block=False))
         except MillstreamError:  # the monitor will measure it in a thread
+            self._counted_by = self.partition.leadership
             self._room_ends = UNLIMITED_ROOM
 
     # Admission
@@ -153,7 +160,10 @@ class Watch:
     def is_open(self) -> bool:
         if self.state.is_over:
             return False
-        if self.partition.leadership.appended_bytes < self._room_ends:
+        leadership = self.partition.leadership
+        if leadership is self._counted_by and leadership.appended_bytes < self._room_ends:
+            return True
+        if self._is_stopped:
             return True
         self._measure_now()
         return not self.state.is_over
@@ -192,9 +202,7 @@ class Watch:
         self._waiters.pop(waiter, None)
 
     def held(self, seconds: float) -> None:
-        backlog = self.state.backlog
-        group = "" if backlog is None else backlog.group
-        self._counters.held(self.partition.topic, group, seconds)
+        self._counters.held(self.partition.topic, self._closed_by, seconds)
 
     def _release(self) -> None:
         """Let producers continue in the order in which they came, as long as there is room."""
@@ -206,7 +214,7 @@ class Watch:
     def stop(self) -> None:
         """The policy no longer applies: producers find what there is instead."""
         self.state.update(None)
-        self._room_ends = UNLIMITED_ROOM
+        self._is_stopped = True
         if self.partition.admission is self:
             self.partition.admission = None
         self._log_change(has_changed=True)
