@@ -8,12 +8,16 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from millstream.cli.backlog import policy_in
+from millstream.cli.backlog import policy_in, sizes_in, unread_bytes, used_of
+from millstream.config.backlog import BacklogPolicy
+from millstream.errors import ErrorCode
+from tests.broker.serving import entity, schema
 from tests.cli.conftest import Run
 from tests.peers.patience import PATIENCE_SECONDS
 
 Ok = Callable[..., str]
 PREFIX = "millstream.backlog."
+REJECTS_UNLESS_IDLE = "rejects producers unless idle"  # the group has no members
 
 
 def described(ok: Ok, topic: str) -> Any:
@@ -51,7 +55,7 @@ def test_describe_shows_policy_state_and_slowest_group(
     assert (backlog["policy"], backlog["bytes_max"], backlog["ms_max"]) == ("reject", 5000, None)
     assert backlog["groups_found"] == [f"{name}-slow"]
     [row] = [it for it in backlog["partitions"] if it["partition"] == 0]
-    assert (row["group"], row["records"], row["state"]) == (f"{name}-slow", 8, "rejects producers")
+    assert (row["group"], row["records"], row["state"]) == (f"{name}-slow", 8, REJECTS_UNLESS_IDLE)
     assert 8000 < row["bytes"] < 9000
     assert 0 <= row["age_ms"] < PATIENCE_SECONDS * 1000
     shown = ok("topic", "describe", name)
@@ -73,6 +77,40 @@ def test_settings_that_do_not_go_together_are_refused_in_one_line(cli: Run, name
     assert outcome.exit_code == 1
     assert "millstream.backlog.policy=hold needs millstream.backlog.groups" in outcome.err
     assert outcome.err.count("\n") == 1
+
+
+def test_state_is_unknown_where_the_size_is() -> None:
+    policy = BacklogPolicy("hold", 1000, 500, ("g",), 1)
+    assert unread_bytes(5, 10, None) is None
+    assert unread_bytes(0, 10, None) == 0
+    unknown = used_of(policy, None, 499, has_members=True)
+    assert (unknown["state"], unknown["used"], unknown["bytes"]) == ("unknown", None, None)
+    assert used_of(policy, None, 500, has_members=True)["state"] == "holds producers"
+    assert used_of(policy, 999, 499, has_members=True)["state"] == "within"
+    assert used_of(policy, 1000, 0, has_members=False)["state"] == "holds producers unless idle"
+
+
+def test_copy_on_its_way_to_another_directory_is_not_the_log() -> None:
+    def directory(size: int, *, is_future: bool) -> dict[str, Any]:
+        copy = {
+            "partition_index": 0,
+            "partition_size": size,
+            "offset_lag": 0,
+            "is_future_key": is_future,
+        }
+        topic = {"name": "t", "partitions": [copy]}
+        return {
+            "error_code": ErrorCode.NONE,
+            "log_dir": "/",
+            "topics": [topic],
+            "total_bytes": -1,
+            "usable_bytes": -1,
+        }
+
+    results = [directory(100, is_future=False), directory(7, is_future=True)]
+    cls = schema("describe_log_dirs", 4, "response")
+    fields = {"throttle_time": 0, "error_code": ErrorCode.NONE, "results": results}
+    assert sizes_in(entity(cls, fields)) == {0: 100}
 
 
 def test_topics_of_other_brokers_have_no_policy() -> None:

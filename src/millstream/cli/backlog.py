@@ -2,8 +2,9 @@
 
 Computed from what any client may ask for: settings, offsets of groups, sizes of logs, and the
 oldest unread record. The size of a backlog is an estimate, from the average size of the
-partition's records. The leader measures it exactly, and after a policy has applied, it continues to
-until a tenth of the bound is free again.
+partition's records, and unknown to a user who may not describe the cluster. The leader measures it
+exactly, and after a policy has applied, it continues to until a tenth of the bound is free again.
+Clients cannot know when a group has committed: one without members may not count any more.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from millstream.config.backlog import AGE, BYTES, EVERY_GROUP, GROUPS, IDLE, POL
 from millstream.config.topic import NO_BOUND, RETAIN
 
 APPLIES = {"hold": "holds producers", "reject": "rejects producers", "drop": "drops records"}
+UNLESS_IDLE = " unless idle"
+WITHOUT_MEMBERS = ("empty", "dead")
 
 
 def describe_backlog(
@@ -33,7 +36,7 @@ def describe_backlog(
     policy = policy_in(settings)
     if policy is None:
         return None
-    positions = group_positions(cluster, topic, policy)
+    positions, idle = group_positions(cluster, topic, policy)
     sizes = log_sizes(cluster, topic, partitions)
     slowest: dict[int, tuple[int, str]] = {}  # offset and group, by partition
     for row in partitions:
@@ -52,20 +55,10 @@ def describe_backlog(
     for row in partitions:
         index = row["partition"]
         offset, group = slowest.get(index, (row["end"], None))
-        unread = row["end"] - offset
-        size = unread * sizes.get(index, 0) // max(row["end"] - row["start"], 1)
         age_ms = max(now_ms - oldest[topic, index], 0) if (topic, index) in oldest else 0
-        rows.append(
-            {
-                "partition": index,
-                "group": group,
-                "records": unread,
-                "bytes": size,
-                "age_ms": age_ms,
-                "used": round(policy.usage(size, age_ms), 3),
-                "state": APPLIES[policy.kind] if policy.usage(size, age_ms) >= 1 else "within",
-            }
-        )
+        counted = {"partition": index, "group": group, "records": row["end"] - offset}
+        size = unread_bytes(counted["records"], row["end"] - row["start"], sizes.get(index))
+        rows.append(counted | used_of(policy, size, age_ms, has_members=group not in idle))
     return {
         "policy": policy.kind,
         "bytes_max": None if policy.bytes_max == NO_BOUND else policy.bytes_max,
@@ -73,6 +66,30 @@ def describe_backlog(
         "groups": list(policy.groups),
         "groups_found": sorted(positions),
         "partitions": rows,
+    }
+
+
+def unread_bytes(unread: int, records: int, log_bytes: int | None) -> int | None:
+    """An estimate; None if it is not known."""
+    if not unread:
+        return 0
+    return None if log_bytes is None else unread * log_bytes // records
+
+
+def used_of(
+    policy: BacklogPolicy, size: int | None, age_ms: int, *, has_members: bool
+) -> dict[str, Any]:
+    """What a backlog uses of its bound, and so the state of the policy."""
+    used = policy.usage(size or 0, age_ms)
+    is_known = used >= 1 or size is not None or policy.bytes_max == NO_BOUND
+    state = "within" if is_known else "unknown"
+    if used >= 1:
+        state = APPLIES[policy.kind] + ("" if has_members else UNLESS_IDLE)
+    return {
+        "bytes": size,
+        "age_ms": age_ms,
+        "used": round(used, 3) if is_known else None,
+        "state": state,
     }
 
 
@@ -92,9 +109,10 @@ def policy_in(settings: dict[str, str]) -> BacklogPolicy | None:
 
 def group_positions(
     cluster: Cluster, topic: str, policy: BacklogPolicy
-) -> dict[str, dict[Partition, int]]:
-    """What the groups that count by their names have committed in the topic."""
-    found = {}
+) -> tuple[dict[str, dict[Partition, int]], set[str]]:
+    """What the groups that count by their names have committed in the topic, and those of them
+    without members."""
+    found, idle = {}, set()
     for row in listed_groups(cluster):
         if not policy.counts(row["group"]):
             continue
@@ -102,21 +120,31 @@ def group_positions(
         offsets = read(cluster, row["group"])
         if any(place[0] == topic for place in offsets):
             found[row["group"]] = offsets
-    return found
+            if row["state"] in WITHOUT_MEMBERS:
+                idle.add(row["group"])
+    return found, idle
 
 
 def log_sizes(cluster: Cluster, topic: str, partitions: list[dict[str, Any]]) -> dict[int, int]:
-    """The bytes of each partition's log at its leader."""
+    """The bytes of each partition's log at its leader, where the user may know it."""
     sizes: dict[int, int] = {}
     for leader in {row["leader"] for row in partitions if row["leader"] >= 0}:
         led = [row["partition"] for row in partitions if row["leader"] == leader]
         asked = {"topics": [{"topic": topic, "partitions": led}]}
         answer = cluster.protocol.ask_broker(leader, "describe_log_dirs", asked)
-        for directory in answer.results:
-            for described in directory.topics:
-                for it in described.partitions:
-                    sizes[int(it.partition_index)] = int(it.partition_size)
+        sizes |= sizes_in(answer)  # nothing, if it is refused
     return sizes
+
+
+def sizes_in(answer: Any) -> dict[int, int]:
+    """By partition, without copies on their way to another directory."""
+    return {
+        int(it.partition_index): int(it.partition_size)
+        for directory in answer.results
+        for described in directory.topics
+        for it in described.partitions
+        if not it.is_future_key
+    }
 
 
 def show_backlog(backlog: dict[str, Any]) -> None:
@@ -132,7 +160,11 @@ def show_backlog(backlog: dict[str, Any]) -> None:
         ]
     )
     rows = [
-        row | {"age": show_span(row["age_ms"]), "share": f"{row['used']:.0%}"}
+        row
+        | {
+            "age": show_span(row["age_ms"]),
+            "share": "" if row["used"] is None else f"{row['used']:.0%}",
+        }
         for row in backlog["partitions"]
     ]
     columns = {
