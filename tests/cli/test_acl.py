@@ -16,6 +16,7 @@ from tests.peers.kafka import start_kafka
 from tests.peers.servers import start_millstream
 
 AUTHORIZER = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"}
+READ_T = ("--operation", "read", "--topic", "t")
 Acl = Callable[..., str]
 FailedAcl = Callable[..., str]
 
@@ -153,6 +154,24 @@ def test_removal_asks_first(run: Run, acl: Acl, address: str, user: str) -> None
         ),
         (["--allow-principal", "", "--topic", "t", "--operation", "read"], "user is empty"),
         (["--allow-principal", "a", "--topic", "", "--operation", "read"], "resource is empty"),
+        (
+            ["--allow-principal", "a", "--deny-host", "10.0.0.9", *READ_T],
+            "give that too",
+        ),
+        (["--deny-principal", "a", "--allow-host", "10.0.0.9", *READ_T], "--allow-principal"),
+        (
+            ["--deny-principal", "a", "--deny-host", "10.0.0.0/8", *READ_T],
+            "--deny-host 10.0.0.0/8: it is one address",
+        ),
+        (["--allow-principal", "a", "--allow-host", "db.example", *READ_T], "it is one address"),
+        (
+            ["--allow-principal", "a", "--operation", "read", "--topic", "*", "--prefixed"],
+            "no name begins with *",
+        ),
+        (
+            ["--allow-principal", "a", "--for-producer", "--topic", "t", "--group", "g"],
+            "--for-producer needs nothing on a group",
+        ),
     ],
 )
 def test_wrong_options_are_explained(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from ipaddress import ip_address
 from itertools import product
 from typing import Annotated, Any, NamedTuple
 
@@ -15,6 +16,7 @@ from millstream.cli.output import console, note, print_json, print_rows
 from millstream.errors import ErrorCode
 from millstream.security.acls import (
     ANY_HOST,
+    ANY_NAME,
     CLUSTER_NAME,
     OPERATIONS_OF,
     AclEntry,
@@ -135,6 +137,8 @@ def add(
       millstream acl add --allow-principal shop --for-producer --topic shop. --prefixed
       millstream acl add --deny-principal eve --operation all --topic '*' --deny-host 10.0.0.9
     """
+    _check_hosts("--allow", allow_principal, allow_host)
+    _check_hosts("--deny", deny_principal, deny_host)
     users = [
         *((_principal(user), Permission.ALLOW, allow_host) for user in allow_principal or ()),
         *((_principal(user), Permission.DENY, deny_host) for user in deny_principal or ()),
@@ -144,6 +148,8 @@ def add(
     resources = _resources(topic, group, transactional_id, cluster)
     if not resources:
         raise usage_error("give --topic, --group, --transactional-id or --cluster")
+    if prefixed and any(resource.name == ANY_NAME for resource in resources):
+        raise usage_error("--prefixed: no name begins with *; leave it out, and * is all names")
     granted = list(_granted(resources, operation, for_producer, for_consumer))
     pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL
     entries = [
@@ -251,6 +257,28 @@ def _principal(user: str) -> str:
     return user if user.startswith("User:") else f"User:{user}"
 
 
+def _check_hosts(
+    option: str, principals: Sequence[str] | None, hosts: Sequence[str] | None
+) -> None:
+    """An entry with a host that no client can have would do nothing, and nobody would notice."""
+    if hosts and not principals:
+        raise usage_error(f"{option}-host is about the users of {option}-principal: give that too")
+    for host in hosts or ():
+        if host != ANY_HOST and not _is_address(host):
+            raise usage_error(
+                f"{option}-host {host}: it is one address, such as 10.0.0.9, or *; entries know "
+                "neither networks nor names of hosts"
+            )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def _resources(
     topics: Sequence[str] | None,
     groups: Sequence[str] | None,
@@ -283,6 +311,11 @@ def _granted(
             wanted |= dict.fromkeys(_PRODUCER.get(resource.type, ()))
         if for_consumer:
             wanted |= dict.fromkeys(_CONSUMER.get(resource.type, ()))
+        if not wanted:
+            raise usage_error(
+                f"{_options(for_producer, for_consumer)} needs nothing on a "
+                f"{_shown(resource.type)}: give --operation for that"
+            )
         possible = OPERATIONS_OF[resource.type]
         for operation in wanted:
             if operation not in (Operation.ALL, *possible):
@@ -291,6 +324,11 @@ def _granted(
                     f"{', '.join(map(_shown, (Operation.ALL, *possible)))}"
                 )
             yield resource, operation
+
+
+def _options(for_producer: bool, for_consumer: bool) -> str:
+    options = ("--for-producer",) * for_producer + ("--for-consumer",) * for_consumer
+    return " and ".join(options)
 
 
 def _operation(name: str) -> Operation:

@@ -3,6 +3,7 @@ they are not."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from millstream.config.setting import boolean, string
@@ -13,6 +14,7 @@ STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _NAMES = (STANDARD_AUTHORIZER, "StandardAuthorizer")
 AUDIT_FILE = "file:"
 AUDIT_TOPIC = "topic:"
+_TOPIC_NAME = re.compile(r"(?!__|\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -76,4 +78,11 @@ def check_authorization(config: AuthorizationSettings) -> None:
         raise ConfigError(
             f"Invalid value {audit} for configuration millstream.audit.log: write file:PATH or "
             "topic:NAME"
+        )
+    topic = audit.removeprefix(AUDIT_TOPIC)
+    if topic != audit and not _TOPIC_NAME.fullmatch(topic):
+        raise ConfigError(
+            f"Invalid value {audit} for configuration millstream.audit.log: {topic} is not the "
+            "name of a topic for the audit. It has up to 249 letters, digits, dots, hyphens and "
+            "underscores, and does not begin with __, as the brokers' own topics do"
         )

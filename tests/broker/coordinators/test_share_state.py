@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from millstream.broker.coordinators.key_hash import partition_for
-from millstream.broker.coordinators.share_state import coordinator_key
+from millstream.broker.coordinators.share_state import _kept_shard_of, coordinator_key, shard_of
 from millstream.broker.metadata.topics import NewTopic
 from millstream.broker.server import BrokerServer
 from millstream.coordination.cluster import TopicImage
@@ -48,6 +48,14 @@ async def write(server: BrokerServer, key: SharePartitionKey, *batches: StateBat
         delivery_complete_count=0,
         batches=batches,
     )
+
+
+def test_nothing_is_kept_of_long_group_ids() -> None:
+    _kept_shard_of.cache_clear()
+    for group_id, count in (("g", 1), ("g" * 30_000, 1), ("h", 2)):
+        key = SharePartitionKey(group_id, uuid.UUID(int=7), 0)
+        assert shard_of(key, 50) == partition_for(coordinator_key(key), 50)
+        assert _kept_shard_of.cache_info().currsize == count
 
 
 def test_state_and_due_times_survive_a_restart(tmp_path: Path) -> None:

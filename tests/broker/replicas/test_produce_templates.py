@@ -224,5 +224,22 @@ def test_template_without_transactional_id_takes_no_transactional_batch() -> Non
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("version", [3, 9])
+def test_nothing_is_kept_of_long_ids(version: int, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as broker:
+            await broker.topics.create([NewTopic("topic", 1, 1)])
+            templates, batch = broker.services.produce_templates, Leader().batch(b"value")
+            ids = [("c" * 30_000, None), (None, "t" * 30_000), ("c" * 200, "t" * 100)]
+            for count, (client_id, transactional_id) in zip((0, 0, 1), ids, strict=True):
+                body = body_of(version, batch, name="topic", transactional_id=transactional_id)
+                request = decode_produce_request(body, version)
+                sender = (client_id, "PLAINTEXT")
+                templates.learn(version, sender, body, request, broker.partitions)
+                assert len(templates) == count
+
+    asyncio.run(main())
+
+
 def test_templates_are_bounded() -> None:
     assert TEMPLATES_MAX <= 2**16

@@ -39,6 +39,7 @@ from millstream.coordination.share_state_shard import ShareStateShard
 from millstream.errors import ApiError, ErrorCode
 
 PRUNE_INTERVAL_MS = 30_000  # Kafka: 5 minutes
+KEPT_GROUP_ID_LENGTH_MAX = 256
 _PRUNE_TIMER = ("prune",)
 
 Response = TypeVar("Response")
@@ -233,12 +234,20 @@ class SharePersister:
         return await self._runtime.run(index, event)
 
     def _index_of(self, key: SharePartitionKey) -> int:
-        return _shard_of(key, self._internal.check_exists())
+        return shard_of(key, self._internal.check_exists())
 
 
-@lru_cache(maxsize=10_000)
+def shard_of(key: SharePartitionKey, shard_count: int) -> int:
+    """Kept, except for long ids: these would take memory that their senders choose."""
+    is_kept = len(key.group_id) <= KEPT_GROUP_ID_LENGTH_MAX
+    return (_kept_shard_of if is_kept else _shard_of)(key, shard_count)
+
+
 def _shard_of(key: SharePartitionKey, shard_count: int) -> int:
     return partition_for(coordinator_key(key), shard_count)
+
+
+_kept_shard_of = lru_cache(maxsize=10_000)(_shard_of)
 
 
 def coordinator_key(key: SharePartitionKey) -> str:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from millstream.broker.replicas.table import PartitionTable
 
 TEMPLATES_MAX = 16_384  # each is about a kilobyte
+KEY_LENGTH_MAX = 1024  # of client id and prefix: clients choose how long their ids are
 
 Sender: TypeAlias = tuple[str | None, str]
 """Client id and listener."""
@@ -116,7 +117,7 @@ class ProduceTemplates:
         topic = request.topics[0]
         index, records = topic.partitions[0]
         prefix = request_prefix(version, body)
-        if prefix is None:
+        if prefix is None or len(sender[0] or "") + len(prefix) > KEY_LENGTH_MAX:
             return
         partition = partitions.find(topic.key, index)
         template = ProduceTemplate(version, len(prefix), request, partition)
