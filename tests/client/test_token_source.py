@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -41,9 +42,18 @@ class Handler(BaseHTTPRequestHandler):
         self.server.requests.append((self.headers["Authorization"], parse_qs(body)))
         answers = self.server.answers
         code, content = answers.pop(0) if len(answers) > 1 else answers[0]
+        if code == 0:
+            self.wfile.write(b"not HTTP\r\n\r\n")
+            return
         self.send_response(code)
+        if code == 302:
+            self.send_header("Location", "/elsewhere")
         self.end_headers()
         self.wfile.write(content)
+
+    def do_GET(self) -> None:
+        """What a redirect would lead to."""
+        self.server.requests.append((self.headers["Authorization"], {}))
 
     def log_message(self, *_: object) -> None:
         pass
@@ -119,6 +129,9 @@ def test_endpoint_that_is_away_may_come_back(endpoint: Endpoint) -> None:
     endpoint.will_answer({}, code=503)
     with pytest.raises(ConnectionError, match="503"):
         source(endpoint).token()
+    endpoint.will_answer({}, code=0)
+    with pytest.raises(ConnectionError, match="broken HTTP"):
+        source(endpoint).token()
     endpoint.answers = [(200, b"no JSON")]
     with pytest.raises(ConfigError, match="answers something else than JSON"):
         source(endpoint).token()
@@ -130,7 +143,9 @@ def test_endpoint_that_is_away_may_come_back(endpoint: Endpoint) -> None:
 @pytest.mark.parametrize(
     ("url", "complaint"),
     [
-        ("host/token", "write https://host/path, or file:/path"),
+        ("host/token", "write https://host/path .*, or file:/path"),
+        ("http://host/token", "would send the secret unencrypted"),
+        ("http://[host/token", "write https://host/path"),
         ("https://host/token", "needs sasl.oauthbearer.client.id"),
     ],
 )
@@ -142,3 +157,32 @@ def test_source_that_cannot_be_asked_is_refused(url: str, complaint: str) -> Non
 def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"missing cannot be read"):
         TokenSource(f"file:{tmp_path}/missing").token()
+
+
+def test_redirect_does_not_take_the_secret_along(endpoint: Endpoint) -> None:
+    endpoint.will_answer({}, code=302)
+    with pytest.raises(ConfigError, match="gives no token to client me/x: 302"):
+        source(endpoint).token()
+    assert len(endpoint.requests) == 1
+
+
+def test_endpoint_that_does_not_answer_keeps_only_its_own_clients_waiting(
+    endpoint: Endpoint,
+) -> None:
+    endpoint.will_answer({"access_token": "abc"})
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/token"
+        waiting = TokenSource(url, "me", "s3cret")
+
+        def wait() -> None:
+            with pytest.raises(ConnectionError):
+                waiting.token()
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        connection, _ = silent.accept()
+        assert connection.recv(1)
+        assert source(endpoint, "another").token().text == "abc"
+        assert thread.is_alive()
+        connection.close()
+        thread.join()

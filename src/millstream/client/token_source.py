@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from millstream.errors import ConfigError
+from millstream.security.web import is_safe_url, opener
 
 if TYPE_CHECKING:
     from urllib.error import HTTPError
@@ -54,26 +55,34 @@ class TokenSource:
     ca_location: str | None = None  # of the endpoint; default: what the system trusts
 
     def __post_init__(self) -> None:
-        scheme = urlsplit(self.url).scheme
-        if scheme not in ("file", "http", "https"):
+        is_file = self.url.startswith("file:")
+        if not is_file and not self._is_safe():
             raise ConfigError(
-                f"{URL_NAME} is {self.url!r}; write https://host/path, or file:/path for a file "
-                "that contains the token"
+                f"{URL_NAME} is {self.url!r}; write https://host/path (http:// would send the "
+                "secret unencrypted, and is for this machine only), or file:/path for a file that "
+                "contains the token"
             )
-        if scheme != "file" and (not self.client_id or self.client_secret is None):
+        if not is_file and (not self.client_id or self.client_secret is None):
             raise ConfigError(
                 f"{URL_NAME} needs sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret"
             )
+
+    def _is_safe(self) -> bool:
+        try:
+            return is_safe_url(self.url)
+        except ValueError:
+            return False
 
     def token(self) -> Token:
         """Raises `OSError` for what may pass, else `ConfigError`. Used by several threads."""
         if self.url.startswith("file:"):
             return self._from_file()
         with _lock:
-            known = _kept.get(self)
-            if known is None or not known.is_fresh:
-                known = _kept[self] = self._from_endpoint()
-            return known
+            kept = _kept.setdefault(self, _Kept())
+        with kept.lock:  # others of this source wait for the same answer
+            if kept.token is None or not kept.token.is_fresh:
+                kept.token = self._from_endpoint()
+            return kept.token
 
     def forget(self) -> None:
         """A broker refused it: the next one is asked for."""
@@ -116,11 +125,12 @@ class TokenSource:
         return Token(text, now, _expiry_in(text) or now + UNKNOWN_LIFE_SECONDS)
 
     def _ask(self, request: Request) -> dict[str, Any]:
+        from http.client import HTTPException
         from urllib.error import HTTPError, URLError
-        from urllib.request import urlopen
 
+        context = self._context()
         try:
-            with urlopen(request, timeout=REQUEST_SECONDS_MAX, context=self._context()) as response:
+            with opener(context).open(request, timeout=REQUEST_SECONDS_MAX) as response:
                 answer = json.loads(response.read(ANSWER_BYTES_MAX))
         except HTTPError as error:
             if error.code >= HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -136,6 +146,8 @@ class TokenSource:
                     "https.ca.location to the certificates that you trust"
                 ) from None
             raise ConnectionError(f"{self.url}: {error.reason}") from None
+        except HTTPException as error:
+            raise ConnectionError(f"{self.url} answers with broken HTTP: {error!r}") from None
         except ValueError:
             raise ConfigError(f"{self.url} answers something else than JSON") from None
         return answer if isinstance(answer, dict) else {}
@@ -149,8 +161,14 @@ class TokenSource:
             raise ConfigError(f"https.ca.location {self.ca_location}: {error}") from error
 
 
-_lock = threading.Lock()
-_kept: dict[TokenSource, Token] = {}
+@dataclass
+class _Kept:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    token: Token | None = None
+
+
+_lock = threading.Lock()  # of the next; never held while an endpoint is asked
+_kept: dict[TokenSource, _Kept] = {}
 
 
 def _expiry_in(token: str) -> float | None:

@@ -14,6 +14,7 @@ from millstream.security.jaas import (
     JaasConfig,
     parse_jaas,
 )
+from millstream.security.web import is_safe_url
 
 MODULES = {
     "PLAIN": PLAIN_MODULE,
@@ -22,7 +23,6 @@ MODULES = {
     "OAUTHBEARER": OAUTHBEARER_MODULE,
 }
 JWKS_URL = "sasl.oauthbearer.jwks.endpoint.url"
-_LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 def jaas_of(mechanism: str, settings: SecuritySettings) -> JaasConfig | None:
@@ -76,8 +76,7 @@ def check_jwks_url(url: str) -> str:
         raise ConfigError(f"{JWKS_URL} is not a URL: {error}") from None
     if has_login:
         raise ConfigError(f"{JWKS_URL} contains a user or password, which is not supported")
-    is_local = parts.scheme == "http" and parts.hostname in _LOCAL
-    if not (is_local or (parts.scheme == "https" and parts.hostname) or parts.scheme == "file"):
+    if parts.scheme != "file" and not is_safe_url(url):
         raise ConfigError(
             f"{JWKS_URL} is {url}: it must begin with https:// or file:///, or with http:// and an "
             "address of this machine"

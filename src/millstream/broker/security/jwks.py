@@ -17,6 +17,7 @@ from millstream.config.sasl import JWKS_URL, check_jwks_url
 from millstream.errors import ConfigError
 from millstream.security.oauthbearer import BearerToken, InvalidToken
 from millstream.security.tokens import Jwks, TokenRules, UnknownKey, check_jwt
+from millstream.security.web import opener
 
 logger = logging.getLogger("millstream.security")
 
@@ -107,15 +108,7 @@ def _read(url: str) -> bytes:
     if parts.scheme == "file":
         with Path(unquote(parts.path)).open("rb") as file:
             return _limited(file.read(BYTES_MAX + 1))
-    from urllib.request import HTTPRedirectHandler, build_opener  # 20 ms: not at every start
-
-    class NoRedirects(HTTPRedirectHandler):
-        """A redirect could lead to plain HTTP."""
-
-        def redirect_request(self, *_: object) -> None:
-            return None
-
-    with build_opener(NoRedirects).open(url, timeout=TIMEOUT_SECONDS) as answer:
+    with opener().open(url, timeout=TIMEOUT_SECONDS) as answer:
         content: bytes = answer.read(BYTES_MAX + 1)
         return _limited(content)
 
