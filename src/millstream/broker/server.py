@@ -201,6 +201,7 @@ class BrokerServer:
         if not self.directories.clean:
             # It forgets what was lost, before others can write something else to that place.
             await self.coordinators.share_state_loaded()
+        await self.listeners.prepare()
         self.listeners.start()
         self.is_serving = True
         await self.log_moves.start()

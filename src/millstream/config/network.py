@@ -75,7 +75,8 @@ class NetworkSettings:
         INT_MAX,
         low=0,
         mode=Mode.CLUSTER_WIDE,
-        doc="Connections open at once; one more is closed at once.",
+        doc="Connections open at once; one more is closed at once. If there are several listeners, "
+        "that of the brokers goes on accepting.",
     )
     max_connections_per_ip: int = integer(
         INT_MAX,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from millstream.errors import MillstreamError
+from millstream.errors import MillstreamError, ProtocolError
 from millstream.security.principal import Principal
 
 
@@ -55,6 +55,11 @@ class AuthenticationFailed(MillstreamError):
         self.message = message
         self.reason = message if reason is None else reason
         self.user = user
+
+
+class AuthenticationUnavailable(ProtocolError):
+    """Nobody can say at the moment who the client is. Its connection is closed without an answer:
+    clients try again then, while they give up when they are refused."""
 
 
 def wrong_credentials(mechanism: str, reason: str, user: str | None = None) -> AuthenticationFailed:

@@ -33,6 +33,21 @@ def test_connection_beyond_the_limit_is_closed_and_a_place_is_free_again(setting
                     continue  # the broker has not yet noticed that the second is gone
 
 
+def test_brokers_get_in_when_clients_have_taken_all_places() -> None:
+    config = {
+        "listeners": "CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0",
+        "listener.security.protocol.map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
+        "inter.broker.listener.name": "BROKERS",
+        "max.connections": 1,
+    }
+    with Broker.start(config=config) as broker, Wire(broker.addresses["CLIENTS"]) as first:
+        assert first.call("api_versions", 0).error_code == 0
+        with Wire(broker.addresses["CLIENTS"]) as second:
+            assert second.is_closed()
+        with Wire(broker.addresses["BROKERS"]) as third:
+            assert third.call("api_versions", 0).error_code == 0
+
+
 def test_idle_connection_is_closed() -> None:
     with Broker.start(config={"connections.max.idle.ms": 50}) as broker:
         while True:

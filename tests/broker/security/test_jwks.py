@@ -21,6 +21,7 @@ from millstream.broker.security.jwks import (
     Timing,
 )
 from millstream.errors import ConfigError
+from millstream.security.exchange import AuthenticationUnavailable
 from millstream.security.oauthbearer import InvalidToken
 from millstream.security.tokens import TokenRules, UnknownKey
 from millstream.testing.clock import ManualClock
@@ -54,7 +55,7 @@ def opened(
 def is_valid(keys: SigningKeys, kind: str) -> bool:
     try:
         return keys.check(sign(CLAIMS, kind), RULES).user == "alice"
-    except InvalidToken:
+    except (InvalidToken, AuthenticationUnavailable):
         return False
 
 
@@ -129,6 +130,17 @@ def test_file_without_keys_is_a_wrong_setting(
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=f"sasl.oauthbearer.jwks.endpoint.url=file:.*{complaint}"):
         SigningKeys(path.as_uri(), SELDOM, clock())
+
+
+def test_nobody_is_refused_before_the_first_keys(endpoint: Endpoint) -> None:
+    endpoint.status = 500
+    with opened(endpoint.url, Timing(10**9, 10, 20)) as keys:
+        assert not keys.wait(0)
+        with pytest.raises(AuthenticationUnavailable):
+            keys.check(sign(CLAIMS, "rsa"), RULES)
+        endpoint.content, endpoint.status = key_set("rsa"), 200
+        assert keys.wait(PATIENCE_SECONDS)
+        assert is_valid(keys, "rsa")
 
 
 def test_new_key_is_loaded_when_a_token_names_it(tmp_path: Path) -> None:

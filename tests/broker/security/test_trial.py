@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from millstream import Broker
 from millstream.broker.security.trial import TrialSecurity
 from millstream.errors import ConfigError
+from millstream.security import certificates
 from tests.broker.network.test_listener import exchange_records
 from tests.peers.patience import PATIENCE_SECONDS
 
@@ -61,11 +63,25 @@ def test_certificates_are_private_and_gone_in_the_end() -> None:
         ("TLS", {}, "must be one of"),
         ("SASL_SSL", {}, "needs users"),
         ("PLAINTEXT", {"a": "b"}, "users need security"),
+        ("SASL_PLAINTEXT", {'a="" user_root': "b"}, "names have no blanks, quotes"),
     ],
 )
 def test_wrong_arguments_are_refused(security: str, users: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         TrialSecurity(security, users)
+
+
+def test_nothing_stays_if_certificates_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(certificates, "make_authority", fail)
+    with pytest.raises(OSError, match="no space left"):
+        TrialSecurity("SSL", {})
+    assert not list(tmp_path.iterdir())
 
 
 def test_wrong_users_and_settings_are_refused() -> None:

@@ -15,11 +15,11 @@ Responses leave in the order of the requests (`responses.py`).
 Bounds. Frames are no longer handled, and then no longer read, while the responses that the client
 has not read exceed its allowance (`memory.py`), while `in_flight_max` requests or `TASKS_MAX` tasks
 are under way, while an exclusive `Deferred` waits, or while the client is throttled (`mute`). A
-long request is not received while all
-requests together take too much memory. A request counts until it is handled, or until it is
-answered if its handler keeps it. One turn of the loop handles at most `TURN_REQUESTS_MAX` requests
-and `TURN_RESPONSE_BYTES_MAX` of responses of a connection, then the others have their turn. A
-client that breaks the protocol is disconnected, with one log line.
+long request is not received while all requests together take too much memory. A request counts
+until it is handled, or until it is answered if its handler keeps it. One turn of the loop handles
+at most `TURN_REQUESTS_MAX` requests and `TURN_RESPONSE_BYTES_MAX` of responses of a connection,
+then the others have their turn. A client that breaks the protocol is disconnected, with one log
+line.
 """
 
 from __future__ import annotations
@@ -146,6 +146,10 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
         self._long_frame_at = 0.0  # loop time when that was first seen
         self.client_host = ""
         self.identify: Identify | None = None  # if clients show certificates
+
+    @property
+    def listener(self) -> str:
+        return self._listener
 
     # Called by the event loop.
 

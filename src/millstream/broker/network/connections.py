@@ -86,7 +86,8 @@ class Connections:
         if self._is_closing:
             return False
         config = self.services.config
-        if len(self._open) + len(self._expected) >= config.max_connections:
+        is_full = len(self._open) + len(self._expected) >= config.max_connections
+        if is_full and not self._is_for_brokers(connection):
             logger.warning("connection from %s refused: max.connections reached", host)
             return False
         limit = config.connections_per_ip_overrides.get(host, config.max_connections_per_ip)
@@ -96,6 +97,12 @@ class Connections:
         self._expected.add(connection)
         self._per_host[host] += 1
         return True
+
+    def _is_for_brokers(self, connection: Connection) -> bool:
+        """Whether it came to a listener that brokers have for themselves: clients that take all
+        places must not part the cluster. As in Kafka."""
+        config = self.services.config
+        return len(config.endpoints) > 1 and connection.listener == config.inter_broker_listener
 
     def expect_no_more(self, connection: Connection) -> None:
         """The attempt to open a connection has ended, whether it is open or not."""

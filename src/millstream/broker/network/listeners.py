@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("millstream.server")
 
 FILES_CHECKED_SECONDS = 5.0
+KEYS_WAITED_SECONDS = 10.0  # at the start
 _EVERY_INTERFACE = ("", "0.0.0.0", "::")
 
 
 class Listeners:
-    """See the module. `bind`, then `start`, then `close`."""
+    """See the module. `bind`, then `prepare`, `start`, and `close`."""
 
     def __init__(self, connections: Connections, shared: Sequence[Endpoint] = ()) -> None:
         """`shared` are not advertised, and other processes listen there too."""
@@ -96,6 +97,13 @@ class Listeners:
         self._listeners.append(listener)
         await listener.bind()
         return listener
+
+    async def prepare(self) -> None:
+        """Wait for what clients need to log in: they give up when they are refused."""
+        if self._connections.authenticator is not None and self.security is not None:
+            await self._services.tasks.run_blocking(
+                self.security.wait_for_keys, KEYS_WAITED_SECONDS
+            )
 
     def start(self) -> None:
         """Accept connections. Raises `MillstreamError`."""

@@ -1,7 +1,8 @@
 """The keys that sign tokens: loaded from a file or a URL, and again now and then, in a thread.
 
 A token with an unknown key asks for a reload, since it may be a new key; not more often than every
-ten seconds, because anyone can send such tokens. The client retries and is let in then.
+ten seconds, because anyone can send such tokens. The client retries and is let in then. A broker
+waits for the first keys before it accepts connections, but not for ever.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from urllib.parse import unquote, urlsplit
 from millstream.clock import Clock
 from millstream.config.sasl import JWKS_URL, check_jwks_url
 from millstream.errors import ConfigError
-from millstream.security.oauthbearer import BearerToken, InvalidToken
+from millstream.security.exchange import AuthenticationUnavailable
+from millstream.security.oauthbearer import BearerToken
 from millstream.security.tokens import Jwks, TokenRules, UnknownKey, check_jwt
 from millstream.security.web import opener
 
@@ -47,20 +49,27 @@ class SigningKeys:
         self._asked_ms: int | None = None  # when an unknown key last caused a reload
         is_file = self._url.startswith("file:")
         self.current = self._load() if is_file else Jwks()
+        self._loaded = threading.Event()
+        if is_file:
+            self._loaded.set()
         self._thread = threading.Thread(
             target=self._run, args=(is_file,), name="millstream-jwks", daemon=True
         )
         self._thread.start()
 
     def check(self, token: str, rules: TokenRules) -> BearerToken:
-        """Raises `InvalidToken`."""
-        if not self.current:
-            raise InvalidToken("the keys of tokens have not been loaded yet")
+        """Raises `InvalidToken`, and `AuthenticationUnavailable` before the first keys."""
+        if not self._loaded.is_set():
+            raise AuthenticationUnavailable("the keys of tokens have not been loaded yet")
         try:
             return check_jwt(token, self.current, rules, self._clock.now_ms())
         except UnknownKey:
             self._ask()
             raise
+
+    def wait(self, seconds: float) -> bool:
+        """For the first keys; whether they have been loaded."""
+        return self._loaded.wait(seconds)
 
     def close(self) -> None:
         self._closing = True
@@ -82,6 +91,7 @@ class SigningKeys:
                 return
             try:
                 self.current = self._load()
+                self._loaded.set()
                 failures, wait_ms = 0, self._timing.refresh_ms
             except Exception as error:  # noqa: BLE001  # half an answer, say: it may pass
                 wait_ms = min(

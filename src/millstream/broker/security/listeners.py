@@ -65,6 +65,11 @@ class ListenerSecurity:
             with self._lock:
                 tls.refresh(self._config.listener_settings(name), is_forced=is_forced)
 
+    def wait_for_keys(self, seconds: float) -> None:
+        """Those of OAUTHBEARER."""
+        if self._mechanisms is not None:
+            self._mechanisms.wait_for_keys(seconds)
+
     def close(self) -> None:
         if self._mechanisms is not None:
             self._mechanisms.close()

@@ -87,6 +87,13 @@ class Mechanisms:
             raise AuthenticationFailed(f"SASL mechanism {mechanism} is not enabled")
         return begin()
 
+    def wait_for_keys(self, seconds: float) -> None:
+        """Wait until the keys of tokens have been loaded, or go on without them."""
+        until_ms = self._clock.monotonic_ms() + int(seconds * 1000)
+        for (url, _), keys in self._keys.items():
+            if not keys.wait(max(0, until_ms - self._clock.monotonic_ms()) / 1000):
+                logger.error("nobody can log in with OAUTHBEARER until %s gives keys", url)
+
     def close(self) -> None:
         for keys in self._keys.values():
             keys.close()

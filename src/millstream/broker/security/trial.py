@@ -8,6 +8,7 @@ With SSL, each user has a certificate, and a client without one is `User:ANONYMO
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from millstream.security.protocol import SecurityProtocol
 
 MECHANISMS = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
 HOSTS = ("localhost", "127.0.0.1", "::1")
+_JAAS_NAME = re.compile(r"[^\s;=\"']+")
 _USER_OF_CERTIFICATE = "RULE:^CN=(.*)$/$1/"
 
 
@@ -44,7 +46,11 @@ class TrialSecurity:
             self.settings["sasl.jaas.config"] = _jaas(users)
         if self.protocol.uses_tls:
             self._directory = Path(tempfile.mkdtemp(prefix="millstream-tls-"))
-            self._make_certificates(self._directory)
+            try:
+                self._make_certificates(self._directory)
+            except BaseException:
+                self.close()
+                raise
 
     def _make_certificates(self, directory: Path) -> None:
         try:
@@ -90,6 +96,11 @@ class TrialSecurity:
 
 
 def _jaas(users: Mapping[str, str]) -> str:
+    for user in users:
+        if not _JAAS_NAME.fullmatch(user):
+            raise ConfigError(
+                f"user {user!r}: names have no blanks, quotes, equals signs or semicolons in PLAIN"
+            )
     quoted = (value.replace("\\", "\\\\").replace('"', '\\"') for value in users.values())
     entries = " ".join(f'user_{user}="{value}"' for user, value in zip(users, quoted, strict=True))
     return f"{PLAIN_MODULE} required {entries};"
