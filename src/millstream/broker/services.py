@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from millstream.broker.metadata.store import MetadataLog
     from millstream.broker.metadata.topics import TopicManager
     from millstream.broker.peers.peers import Peers
-    from millstream.broker.quotas.clients import ClientQuotas
+    from millstream.broker.quotas.clients import ClientQuotas, Usage
     from millstream.broker.replicas.fetch_pacing import FetchPacer
     from millstream.broker.replicas.fetch_sessions import FetchSessionCache
     from millstream.broker.replicas.produce_templates import ProduceTemplates
@@ -129,6 +129,7 @@ class Client:
 
     __slots__ = (
         "fetch_pacer",
+        "fetch_usage",
         "hold_budget",
         "mute",
         "port",
@@ -146,6 +147,8 @@ class Client:
         self.takes_files = False  # whether responses can contain ranges of files
         self.software = ""  # name and version, if it has sent them (KIP-511)
         self.hold_budget: HoldBudget | None = None  # once a request has been held
+        # What its client id has fetched, once it is known whether there is a quota for that.
+        self.fetch_usage: tuple[str | None, Usage | None] | None = None
         self.fetch_pacer: FetchPacer | None = None  # once it has read in bulk, if it needs one
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from millstream.broker.handlers._quotas import is_broker
 from millstream.broker.metadata.topics import NewTopic
-from millstream.broker.quotas.limits import CLIENT_ID
+from millstream.broker.quotas.limits import CLIENT_ID, Limits
 from millstream.broker.services import RequestContext
 from millstream.errors import ErrorCode
 from millstream.security.principal import Principal
@@ -60,6 +60,22 @@ def test_batch_larger_than_the_quota_of_a_window_is_fetched_then_the_client_wait
         it.unmute()
         it.clock.advance(11_000)
         assert (await it.fetch(0))[1] > 300_000
+
+    talk(tmp_path, scenario)
+
+
+def test_quota_is_found_once_for_all_fetches_of_a_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(it: Talk) -> None:
+        await it.produce(1000)
+        await it.set_quota((CLIENT_ID, "app"), consumer_byte_rate=10_000)
+        await it.fetch(0)
+        with monkeypatch.context() as patch:
+            patch.delattr(Limits, "find")
+            assert (await it.fetch(0))[1] > 1000
+        await it.set_quota((CLIENT_ID, "app"), consumer_byte_rate=1)  # applies at once
+        assert (await it.fetch(0))[0] > 0
 
     talk(tmp_path, scenario)
 

@@ -55,8 +55,12 @@ def meters_of(context: RequestContext, quotas: ClientQuotas) -> Meters | None:
 
 def fetch_usage(context: RequestContext, quotas: ClientQuotas) -> Usage | None:
     """What the client has fetched, if there is a quota for that."""
-    meters = meters_of(context, quotas)
-    return None if meters is None else meters.fetch
+    kept = context.client.fetch_usage
+    if kept is None or kept[0] != context.client_id:
+        meters = meters_of(context, quotas)
+        kept = (context.client_id, None if meters is None else meters.fetch)
+        context.client.fetch_usage = kept
+    return kept[1]
 
 
 class Mutations:

@@ -256,6 +256,7 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
     def client_changed(self) -> None:
         """Its principal or the quotas have changed: find out again what applies to it."""
         self._routes.clear()
+        self._client.fetch_usage = None
 
     @property
     def is_muted(self) -> bool:
