@@ -49,11 +49,14 @@ _CODES = {int(code): code for code in ErrorCode}
 
 
 class ApiTimes:
-    """How long requests of one API take, in seconds: until answered; in the handler; waiting."""
+    """How long requests of one API take, in seconds: until answered; in the handler; waiting.
 
-    __slots__ = ("local", "remote", "total")
+    `part_of`: times that include these."""
 
-    def __init__(self) -> None:
+    __slots__ = ("_part_of", "local", "remote", "total")
+
+    def __init__(self, part_of: ApiTimes | None = None) -> None:
+        self._part_of = part_of
         self.total = Distribution()
         self.local = Distribution()
         self.remote = Distribution()
@@ -62,6 +65,8 @@ class ApiTimes:
         self.total.note(total, now, weight)
         self.local.note(local, now, weight)
         self.remote.note(max(total - local, 0.0), now, weight)
+        if self._part_of is not None:
+            self._part_of.note(local, total, now, weight)
 
 
 class RequestMeter:
@@ -183,6 +188,7 @@ class Counters:
     def __init__(self) -> None:
         self.meters: dict[tuple[str, int], RequestMeter] = {}  # by name and version
         self.times: dict[str, ApiTimes] = {}  # by the name of the API
+        self.all_fetches = ApiTimes()  # those of clients and of followers
         self.errors: Counter[tuple[str, ErrorCode]] = Counter()  # by the name of the API
         self.topics: dict[str, TopicFailures] = {}  # those with failures
         self.all_topics = TopicFailures()
@@ -192,7 +198,8 @@ class Counters:
         name = FOLLOWER_FETCH if of_broker and api.name == FETCH else api.name
         meter = self.meters.get((name, version))
         if meter is None:
-            times = self.times.setdefault(name, ApiTimes())
+            part_of = self.all_fetches if api.name == FETCH else None
+            times = self.times.setdefault(name, ApiTimes(part_of))
             meter = self.meters[name, version] = RequestMeter(self, api.name, version, times)
         return meter
 

@@ -114,6 +114,7 @@ class BrokerServer:
         self._counters: Counters | None = None
         self.metrics: MetricsServer | None = None  # if they are served
         self.is_serving = False  # whether clients are served
+        self.is_stopping = False
         self.loop_delays: LoopLag | None = None
         self.cleaning: CleaningThread | None = None
         self._audit: Audit | None = None
@@ -211,6 +212,7 @@ class BrokerServer:
     async def stop(self) -> None:
         """Answer what is in flight, flush, and close."""
         self.is_serving = False
+        self.is_stopping = True
         await self._undo.aclose()
 
     async def _open_data(self) -> None:

@@ -254,6 +254,8 @@ def test_other_clients_are_served_while_a_producer_is_held(tmp_path: Path) -> No
             await until(lambda: waiting(server))
             assert await commit(client, 1) == 0
             assert (await produce(client, records(), partitions=(1,))).error_code.value == 0
+            found = await server.survey_connections()
+            assert (found.waiting_produces, found.waiting_fetches) == (1, 0)
 
     run(tmp_path, scenario)
 

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
-from millstream.broker.metrics.broker import FlushTimes, Rates, cleaner_families, flush_families
+from millstream.broker.metrics.broker import (
+    RUNNING,
+    STARTING,
+    STOPPING,
+    FlushTimes,
+    Rates,
+    cleaner_families,
+    flush_families,
+    state_of,
+)
 from millstream.metrics.exposition import render
 from tests.broker.metrics.scraping import Metrics
+from tests.broker.serving import serving
 
 
 def test_idle_time_is_that_of_the_last_minute() -> None:
@@ -52,3 +65,15 @@ def test_a_dead_cleaner_is_seen() -> None:
     assert found.value("kafka_log_logcleaner_deadthreadcount") == 1
     assert found.value("kafka_log_logcleanermanager_uncleanable_partitions_count") == 2
     assert found.value("kafka_log_logcleanermanager_time_since_last_run_ms") == 4000
+
+
+def test_a_broker_that_stops_is_not_starting(tmp_path: Path) -> None:
+    async def scenario() -> list[int]:
+        states = []
+        async with serving(tmp_path) as server:
+            states.append(state_of(is_serving=server.is_serving, is_stopping=server.is_stopping))
+        states.append(state_of(is_serving=server.is_serving, is_stopping=server.is_stopping))
+        return states
+
+    assert asyncio.run(scenario()) == [RUNNING, STOPPING]
+    assert state_of(is_serving=False, is_stopping=False) == STARTING

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 
 from millstream.broker.embedded import Broker
+from millstream.broker.metrics import groups as module
 from millstream.broker.metrics.groups import Commit, GroupSurvey, families
 from millstream.metrics.exposition import render
 from tests.broker.handlers.calls import append, create_topic, topic_id_of
@@ -20,12 +22,37 @@ def test_lag_is_left_out_where_the_end_is_not_known() -> None:
     found.commits = [Commit("g", "t", 0, 10), Commit("g", "t", 1, 5), Commit("g", "gone", 0, 1)]
     found.ends = {("t", 0): 30, ("t", 1): 4}  # the end may have been read before the commit
     found.members = {"g": 2}
+    asyncio.run(found.add_up())
     text = Metrics("".join(render(families(found))))
     lags = text.all("kafka_consumergroup_lag")
     assert sorted((it.labels["topic"], it.value) for it in lags) == [("t", 0), ("t", 20)]
     assert text.value("kafka_consumergroup_lag_sum", consumergroup="g", topic="t") == 20
     assert text.value("kafka_consumergroup_current_offset_sum", consumergroup="g", topic="t") == 15
     assert text.value("kafka_consumergroup_members", consumergroup="g") == 2
+
+
+def test_very_many_commits_are_only_in_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COMMITS_MAX", 2)
+    found = GroupSurvey()
+    found.commits = [Commit("g", "t", index, 10) for index in range(3)]
+    asyncio.run(found.add_up())
+    text = Metrics("".join(render(families(found))))
+    assert not text.all("kafka_consumergroup_current_offset")
+    assert text.value("kafka_consumergroup_current_offset_sum", consumergroup="g", topic="t") == 30
+
+
+def test_other_work_is_done_while_commits_are_added_up() -> None:
+    async def scenario() -> int:
+        found = GroupSurvey()
+        found.commits = [Commit("g", "t", index, 10) for index in range(1000)]
+        adding = asyncio.create_task(found.add_up())
+        turns = 0
+        while not adding.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return turns
+
+    assert asyncio.run(scenario()) >= 1000 // module.COMMITS_AT_ONCE
 
 
 @pytest.fixture

@@ -30,10 +30,14 @@ def test_fetches_of_consumers_and_followers_are_one_api_with_two_times() -> None
     counters = Counters()
     counters.meter(APIS[1], 17).count = 3
     counters.meter(APIS[1], 17, of_broker=True).count = 4
+    for times, seconds in zip(counters.times.values(), (1.0, 2.0), strict=True):
+        times.note(seconds, seconds, 0.0, 1)
     found = Metrics("".join(render(requests.families(counters, now=0.0))))
     assert found.value(f"{NETWORK}_requests_total", request="Fetch", version=17) == 7
     assert found.value(f"{NETWORK}_totaltimems_count", request="FetchConsumer") == 3
     assert found.value(f"{NETWORK}_totaltimems_count", request="FetchFollower") == 4
+    assert found.value(f"{NETWORK}_totaltimems_count", request="Fetch") == 7
+    assert found.value(f"{NETWORK}_totaltimems_sum", request="Fetch") == 3000
 
 
 def test_rare_software_is_counted_together() -> None:

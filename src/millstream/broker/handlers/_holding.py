@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from millstream.broker.deferred import Deferred
+from millstream.broker.deferred import Deferred, DelayedProduce
 from millstream.broker.replicas.pending import ACKS_NONE
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError
@@ -99,7 +99,7 @@ def _closed(
     return closed
 
 
-class HeldRequest(Deferred):
+class HeldRequest(DelayedProduce):
     """Waits until all partitions of the request admit it, or for `left_ms`."""
 
     def __init__(
@@ -111,7 +111,7 @@ class HeldRequest(Deferred):
         budget: HoldBudget,
         left_ms: int,
     ) -> None:
-        super().__init__(exclusive=True)
+        super().__init__()
         self._context = context
         self._body = body
         self._admissions = admissions

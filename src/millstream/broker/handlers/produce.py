@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from millstream.broker.deferred import Deferred, DeferredAppend
+from millstream.broker.deferred import Deferred, DeferredAppend, DelayedProduce
 from millstream.broker.handlers._holding import admit, hold
 from millstream.broker.handlers._leader_hints import current_leader, endpoints_of
 from millstream.broker.handlers._produce_transactions import (
@@ -125,17 +125,14 @@ def _produce_admitted(
     return _AskingFirst(context, own_body, own_request, question)
 
 
-class _AskingFirst(Deferred):
+class _AskingFirst(DelayedProduce):
     """A request whose partitions have to be added to its transaction, or verified by another
-    broker, and which is served after that.
-
-    It delays the connection's later requests: they would overtake it.
-    """
+    broker, and which is served after that."""
 
     def __init__(
         self, context: RequestContext, body: bytes, request: ProduceRequest, question: Question
     ) -> None:
-        super().__init__(exclusive=True)
+        super().__init__()
         serve = self._serve(context, body, request, question)
         self._task = context.services.loop.create_task(serve)
         self.on_cancel = self._give_up

@@ -110,6 +110,12 @@ class Rates:
         return max(last.at - first.at, 1e-3), first, last
 
 
+def state_of(*, is_serving: bool, is_stopping: bool) -> int:
+    if is_stopping:
+        return STOPPING
+    return RUNNING if is_serving else STARTING
+
+
 def families(
     services: Services,
     state: int,
@@ -117,7 +123,9 @@ def families(
     delays: LoopDelays,
     process: ProcessState,
 ) -> Iterator[Family]:
-    yield gauge("kafka_server_kafkaserver_brokerstate", "3: running.", state)
+    yield gauge(
+        "kafka_server_kafkaserver_brokerstate", "1: starting, 3: running, 6: stopping.", state
+    )
     yield gauge(
         "millstream_build_info", "The version of Millstream.", ((labels(version=_version()), 1),)
     )

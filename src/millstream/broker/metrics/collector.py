@@ -40,6 +40,7 @@ class Server(Protocol):
     services: Services
     flusher: Flusher
     is_serving: bool
+    is_stopping: bool
 
     @property
     def loop_delays(self) -> LoopDelays | None: ...
@@ -156,7 +157,7 @@ class MetricsServer:
 
     def _broker_families(self, state: process.ProcessState) -> Iterator[Family]:
         services, server = self._services, self._server
-        number = broker.RUNNING if server.is_serving else broker.STARTING
+        number = broker.state_of(is_serving=server.is_serving, is_stopping=server.is_stopping)
         delays = server.loop_delays
         if delays is not None:
             yield from broker.families(services, number, self._rates, delays, state)

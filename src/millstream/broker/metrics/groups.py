@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("millstream.metrics")
 
 COMMITS_AT_ONCE = 200
+COMMITS_MAX = 50_000  # that are shown one by one
 ANSWER_SECONDS = 2.0
 NO_LEADER = -1
 
@@ -45,6 +46,25 @@ class GroupSurvey:
         self.commits: list[Commit] = []
         self.ends: dict[TopicPartition, int] = {}
         self.members: dict[str, int] = {}
+        self.offset_sums: dict[tuple[str, str], int] = {}  # by group and topic
+        self.lag_sums: dict[tuple[str, str], int] = {}
+
+    async def add_up(self) -> None:
+        """Sums per topic, of all commits; other work is done meanwhile."""
+        offsets, lags, ends = self.offset_sums, self.lag_sums, self.ends
+        async for it in _with_pauses(self.commits):
+            key = it.group, it.topic
+            offsets[key] = offsets.get(key, 0) + it.offset
+            end = ends.get((it.topic, it.partition))
+            if end is not None:
+                lags[key] = lags.get(key, 0) + max(end - it.offset, 0)
+
+
+async def _with_pauses(commits: list[Commit]) -> AsyncIterator[Commit]:
+    for position, it in enumerate(commits, 1):
+        yield it
+        if position % COMMITS_AT_ONCE == 0:
+            await asyncio.sleep(0)
 
 
 async def survey(services: Services) -> GroupSurvey:
@@ -56,7 +76,7 @@ async def survey(services: Services) -> GroupSurvey:
     await _read_commits(groups, found)
     elsewhere: dict[int, set[TopicPartition]] = {}
     image, me = services.metadata.image, services.broker_id
-    for it in found.commits:
+    async for it in _with_pauses(found.commits):
         place = (it.topic, it.partition)
         if place in found.ends:
             continue
@@ -69,6 +89,7 @@ async def survey(services: Services) -> GroupSurvey:
             elsewhere.setdefault(known.leader, set()).add(place)
     if elsewhere:
         await _ask(RemotePartitions(services.peers), elsewhere, found)
+    await found.add_up()
     return found
 
 
@@ -80,9 +101,10 @@ async def _read_commits(groups: GroupCoordinator, found: GroupSurvey) -> None:
                 found.members[group_id] = group.member_count
         for group_id in shard.offsets.group_ids():
             found.members.setdefault(group_id, 0)
+            before = len(found.commits)
             for key, value in shard.offsets.of_group(group_id):
                 found.commits.append(Commit(group_id, key.topic, key.partition, value.offset))
-            if len(found.commits) % COMMITS_AT_ONCE == 0:
+            if len(found.commits) // COMMITS_AT_ONCE > before // COMMITS_AT_ONCE:
                 await asyncio.sleep(0)
         await asyncio.sleep(0)
 
@@ -103,36 +125,30 @@ async def _ask(
 
 
 def families(found: GroupSurvey) -> Iterator[Family]:
+    """Beyond `COMMITS_MAX`, commits are only in the sums per topic."""
     commits, ends = found.commits, found.ends
-    placed = [
-        (labels(consumergroup=it.group, topic=it.topic, partition=it.partition), it)
-        for it in commits
-    ]
+    shown = commits if len(commits) <= COMMITS_MAX else []
     yield gauge(
         "kafka_consumergroup_current_offset",
         "Committed offset of the group.",
-        ((text, it.offset) for text, it in placed),
+        ((_place(it), it.offset) for it in shown),
     )
     yield gauge(
         "kafka_consumergroup_lag",
         "Records that the group has not committed yet.",
         (
-            (text, max(ends[it.topic, it.partition] - it.offset, 0))
-            for text, it in placed
+            (_place(it), max(ends[it.topic, it.partition] - it.offset, 0))
+            for it in shown
             if (it.topic, it.partition) in ends
         ),
     )
-    offsets: dict[tuple[str, str], int] = {}
-    lags: dict[tuple[str, str], int] = {}
-    for it in commits:
-        key = it.group, it.topic
-        offsets[key] = offsets.get(key, 0) + it.offset
-        end = ends.get((it.topic, it.partition))
-        if end is not None:
-            lags[key] = lags.get(key, 0) + max(end - it.offset, 0)
     for name, help, sums in (
-        ("current_offset_sum", "Sum of the group's committed offsets in a topic.", offsets),
-        ("lag_sum", "Records of a topic that the group has not committed yet.", lags),
+        (
+            "current_offset_sum",
+            "Sum of the group's committed offsets in a topic.",
+            found.offset_sums,
+        ),
+        ("lag_sum", "Records of a topic that the group has not committed yet.", found.lag_sums),
     ):
         yield gauge(
             f"kafka_consumergroup_{name}",
@@ -144,6 +160,10 @@ def families(found: GroupSurvey) -> Iterator[Family]:
         "Members of the group.",
         ((labels(consumergroup=group), count) for group, count in found.members.items()),
     )
+
+
+def _place(it: Commit) -> str:
+    return labels(consumergroup=it.group, topic=it.topic, partition=it.partition)
 
 
 def share_families(services: Services) -> Iterator[Family]:

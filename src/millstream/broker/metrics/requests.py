@@ -24,6 +24,7 @@ from millstream.metrics.exposition import (
 )
 
 MS = 1000.0
+ALL_FETCHES = "all fetches"
 PROCESSOR = "0"  # there is one event loop
 SOFTWARE_MAX = 100  # names and versions of clients' software that are shown
 
@@ -60,6 +61,7 @@ def families(counters: Counters, now: float) -> Iterator[Family]:
     counts: Counter[str] = Counter()
     for (name, _), meter in counters.meters.items():
         counts[name] += meter.count
+    counts[ALL_FETCHES] = counts[FETCH] + counts[FOLLOWER_FETCH]
     timed = _timed(counters)
     for name, help, choose in (
         ("totaltimems", "Time until the response is ready", lambda it: it.total),
@@ -82,9 +84,11 @@ def _remote(times: ApiTimes) -> Distribution:
 def _timed(counters: Counters) -> list[tuple[str, str, ApiTimes]]:
     """Label, name and times. Kafka has Fetch for all, and one name each for clients and brokers."""
     found = []
+    if FETCH in counters.times or FOLLOWER_FETCH in counters.times:
+        found.append(("Fetch", ALL_FETCHES, counters.all_fetches))
     for name, times in list(counters.times.items()):
         if name == FETCH:
-            found += [("Fetch", name, times), ("FetchConsumer", name, times)]
+            found.append(("FetchConsumer", name, times))
         elif name == FOLLOWER_FETCH:
             found.append(("FetchFollower", name, times))
         else:

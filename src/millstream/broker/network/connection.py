@@ -31,7 +31,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
-from millstream.broker.deferred import Buffers, Deferred
+from millstream.broker.deferred import Buffers, Deferred, DelayedProduce
 from millstream.broker.network.memory import ResponseMemory
 from millstream.broker.network.responses import ResponseQueue, Slot
 from millstream.broker.network.routing import FindHandler, Route
@@ -87,7 +87,7 @@ class ConnectionState(NamedTuple):
     software: str
     in_flight: int
     tasks: int
-    waits_exclusively: bool
+    waits_for_records: bool  # by a fetch
     is_held_back: bool
     is_unread: bool
     is_muted: bool
@@ -289,7 +289,9 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
             software=self._client.software,
             in_flight=len(self._slots),
             tasks=self._tasks,
-            waits_exclusively=self._exclusive is not None,
+            waits_for_records=not (
+                self._exclusive is None or isinstance(self._exclusive, DelayedProduce)
+            ),
             is_held_back=self._reading_paused and self._exclusive is None,
             is_unread=self._write_paused,
             is_muted=self.is_muted,
