@@ -13,10 +13,8 @@ error says what to do instead.
 from __future__ import annotations
 
 import contextlib
-import os
 import ssl
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -32,6 +30,7 @@ from millstream.security.jaas import (
     parse_jaas,
 )
 from millstream.security.login import MECHANISMS, OAUTHBEARER, PLAIN, Login, make_login
+from millstream.security.pem import how_to_convert, private_file
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
@@ -94,10 +93,6 @@ _JAAS_MECHANISMS = {
     OAUTHBEARER_MODULE: "sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret",
 }
 _JAVA_MODULES = "org.apache.kafka.common.security"
-_AS_PEM = (
-    "convert it to PEM (keytool -exportcert -rfc, or openssl pkcs12) and set {instead}, or keep "
-    "Java's name with {kind}=PEM"
-)
 
 
 @dataclass(frozen=True)
@@ -387,8 +382,11 @@ def standard_names(settings: Mapping[str, str]) -> dict[str, str]:
 def _must_be_pem(settings: Mapping[str, str], store: str, instead: str) -> None:
     kind = settings.get(f"{store}.type", "JKS")
     if kind.upper() != "PEM":
-        how = _AS_PEM.format(instead=instead, kind=f"{store}.type")
-        raise ConfigError(f"{store}.location is a {kind} store, which only Java reads; {how}")
+        how = how_to_convert(settings.get(f"{store}.location", "store.jks"))
+        raise ConfigError(
+            f"{store}.location is a {kind} store, which only Java reads; {how}, and set {instead}, "
+            f"or keep Java's name with {store}.type=PEM"
+        )
 
 
 def _from_jaas(jaas: str) -> dict[str, str]:
@@ -455,16 +453,7 @@ def _pem(text: str | None) -> str | None:
     return f"{head}-----\n{rest}\n" if rest else text
 
 
-@contextlib.contextmanager
-def _as_file(text: str | None, location: str | None) -> Iterator[str | None]:
-    """OpenSSL reads keys from files only: one that nobody else can read, for as long as needed."""
-    if text is None:
-        yield location
-        return
-    descriptor, path = tempfile.mkstemp(prefix="millstream-", suffix=".pem")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        yield path
-    finally:
-        Path(path).unlink()
+def _as_file(
+    text: str | None, location: str | None
+) -> contextlib.AbstractContextManager[str | None]:
+    return contextlib.nullcontext(location) if text is None else private_file(text)

@@ -29,11 +29,14 @@ from millstream.broker.network.listeners import open_to_all
 from millstream.broker.security.listeners import ListenerSecurity
 from millstream.config.broker import BrokerConfig
 from millstream.errors import MillstreamError
+from millstream.security.login import make_login
 from tests.broker.pki import Pki, make_pki
+from tests.broker.security.test_jwks import Endpoint, key_set
 from tests.broker.serving import serving
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import Server, free_port, start_millstream
-from tests.peers.wire import Wire, request_frame
+from tests.peers.wire import ConnectionEnded, Wire, request_frame
+from tests.security.test_tokens import CLAIMS, sign
 
 
 def certificate_at(address: str, pki: Pki) -> bytes | None:
@@ -165,6 +168,46 @@ def test_hangup_reads_certificates_again(old: Pki, new: Pki, tmp_path: Path) -> 
             assert wire.call("api_versions", 0).error_code == 0
     finally:
         server.stop()
+
+
+@pytest.fixture
+def identity_provider() -> Iterator[Endpoint]:
+    made = Endpoint()
+    yield made
+    made.close()
+
+
+def tokens_of(endpoint: Endpoint) -> dict[str, str]:
+    return {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": endpoint.url,
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": "1000",
+    }
+
+
+def test_connections_are_accepted_when_the_keys_of_tokens_are_there(
+    identity_provider: Endpoint,
+) -> None:
+    identity_provider.status = 302  # of the first answer
+    identity_provider.content = key_set("rsa")
+    with Broker.start(config=tokens_of(identity_provider)):
+        assert identity_provider.count == 2
+
+
+def test_client_is_disconnected_and_not_refused_without_keys(
+    identity_provider: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "KEYS_WAITED_SECONDS", 0.1)
+    identity_provider.status = 500
+    with (
+        Broker.start(config=tokens_of(identity_provider)) as broker,
+        Wire(broker.bootstrap_servers) as wire,
+    ):
+        login = make_login("OAUTHBEARER", token=sign(CLAIMS, "rsa"))
+        wire.call("sasl_handshake", 1, mechanism=login.mechanism)
+        with pytest.raises((ConnectionEnded, ConnectionResetError)):
+            wire.call("sasl_authenticate", 2, auth_bytes=login.begin())
 
 
 def alter(broker: Broker, name: str, value: str) -> None:

@@ -27,9 +27,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from millstream.broker.deferred import Buffers, Deferred, DelayedProduce
 from millstream.broker.network.memory import ResponseMemory
@@ -50,11 +49,11 @@ from millstream.protocol.headers import (
 if TYPE_CHECKING:
     from millstream.broker.counters import RequestMeter
     from millstream.broker.network.metering import QuotaMeter
+    from millstream.broker.security.tls import Identify
     from millstream.broker.services import Services
     from millstream.broker.tasks import Tasks
     from millstream.protocol.apis import Api
     from millstream.protocol.framing import ReceiveBuffer
-    from millstream.security.principal import Principal
 
 logger = logging.getLogger("millstream.connection")
 
@@ -64,10 +63,6 @@ TASKS_MAX = 16  # of one connection; Kafka handles one request of a connection a
 TASK_REQUEST_BYTES_MAX = 1024 * 1024  # what the requests of these tasks may take together
 MUTE_MS_MAX = 10_000  # at once: below the request time-outs and group sessions of clients
 ROUTES_MAX = 64  # contexts kept per connection; a client has one id and a dozen APIs
-
-
-Identify: TypeAlias = "Callable[[Any], Principal]"
-"""Returns whom the certificate on a TLS connection names. Raises `ValueError`."""
 
 
 class ConnectionLimits(NamedTuple):

@@ -18,7 +18,7 @@ from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.network.connection import Connection, ConnectionOwner, Identify
+from millstream.broker.network.connection import Connection, ConnectionOwner
 from millstream.broker.network.routing import Route
 from millstream.broker.security.authentication import Authenticator, State
 from millstream.errors import ErrorCode, ProtocolError
@@ -36,6 +36,7 @@ from millstream.security.exchange import AuthenticationFailed
 from millstream.security.principal import USER_TYPE
 
 if TYPE_CHECKING:
+    from millstream.broker.security.tls import Identify
     from millstream.config.broker import BrokerConfig
 
 logger = logging.getLogger("millstream.security")

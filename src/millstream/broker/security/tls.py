@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import ssl
-import tempfile
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from millstream.errors import ConfigError
 from millstream.security.names import MappingRules, subject_name
+from millstream.security.pem import how_to_convert, private_file
 from millstream.security.principal import ANONYMOUS, USER_TYPE, Principal
 
 if TYPE_CHECKING:
@@ -38,11 +38,6 @@ _VERIFY_MODES = {
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _JAVA_STORES = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")  # JKS, JCEKS
 _DER_SEQUENCE = 0x30  # how PKCS #12 begins
-
-_KEYTOOL = (
-    "convert it with: keytool -importkeystore -srckeystore {location} -destkeystore store.p12 "
-    "-deststoretype PKCS12 && openssl pkcs12 -in store.p12 -nodes -out store.pem"
-)
 
 Identify: TypeAlias = Callable[[ssl.SSLObject], Principal]
 """Returns whom the certificate on a TLS connection names. Raises `ValueError`."""
@@ -240,7 +235,7 @@ def _load_keystore(context: ssl.SSLContext, settings: SecuritySettings) -> None:
     key, chain = settings.ssl_keystore_key, settings.ssl_keystore_certificate_chain
     if key is None or chain is None:
         raise ConfigError("ssl.keystore.key needs ssl.keystore.certificate.chain, and vice versa")
-    with _private_file(f"{key}\n{chain}\n") as path:
+    with private_file(f"{key}\n{chain}\n") as path:
         _load_chain(context, path, password, "ssl.keystore.key")
 
 
@@ -260,15 +255,6 @@ def _load_chain(context: ssl.SSLContext, path: str, password: str, name: str) ->
         raise ConfigError(f"{name}: the private key needs ssl.key.password") from None
     except OSError as error:
         raise ConfigError(f"{name}: {error.strerror or error}") from None
-
-
-@contextlib.contextmanager
-def _private_file(content: str) -> Iterator[str]:
-    """OpenSSL reads keys from files only: one that nobody else can read, and gone at once."""
-    with tempfile.NamedTemporaryFile("w", prefix="millstream-", suffix=".pem") as file:
-        file.write(content)
-        file.flush()
-        yield file.name
 
 
 def _load_truststore(context: ssl.SSLContext, settings: SecuritySettings) -> None:
@@ -301,5 +287,5 @@ def _check_is_pem(store: str, kind: str, location: str) -> None:
         shown = kind if kind.upper() != "PEM" else "Java's"
         raise ConfigError(
             f"{store}.location {location}: {shown} stores are read by Java only; "
-            f"{_KEYTOOL.format(location=location)}, and set {store}.type=PEM"
+            f"{how_to_convert(location)}, and set {store}.type=PEM"
         )
