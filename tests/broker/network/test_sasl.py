@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import socket
 import struct
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -233,6 +235,24 @@ def test_client_without_headers_is_cut_if_it_fails(broker: Broker) -> None:
         wire.call("sasl_handshake", 0, mechanism="SCRAM-SHA-256")
         wire.socket.sendall(struct.pack(">i", 7) + b"garbage")
         assert is_cut(wire)
+
+
+def test_audit_names_who_failed_without_headers(tmp_path: Path) -> None:
+    audit = tmp_path / "audit.log"
+    config = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0,PLAINTEXT://127.0.0.1:0",
+        "connection.failed.authentication.delay.ms": 20,
+        "millstream.audit.log": f"file:{audit}",
+    }
+    with Broker.start(config=config) as broker, Wire(broker.addresses["SASL_PLAINTEXT"]) as wire:
+        login = make_login("SCRAM-SHA-256", username="eve", password=PASSWORD)
+        wire.call("sasl_handshake", 0, mechanism=login.mechanism)
+        for token in (login.begin(), None):
+            token = token or login.respond(wire.receive_frame()) or b""
+            wire.socket.sendall(struct.pack(">i", len(token)) + token)
+        assert is_cut(wire)
+    (event,) = map(json.loads, audit.read_text().splitlines())
+    assert (event["event"], event["principal"]) == ("authentication", "User:eve")
 
 
 def test_unknown_mechanism_is_told_those_that_there_are(broker: Broker) -> None:
