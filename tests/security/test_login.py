@@ -95,6 +95,8 @@ def test_bearer_sends_a_token_and_acknowledges_a_refusal() -> None:
     assert login.begin() == b"n,,\x01auth=Bearer abc.def.\x01cluster=x\x01\x01"
     assert login.respond(b"") is None
     assert login.respond(b'{"status":"invalid_token"}') == b"\x01"
+    with pytest.raises(AuthenticationFailed, match="refused the token twice"):
+        login.respond(b'{"status":"invalid_token"}')  # it has to fail; some would go on for ever
 
 
 @pytest.mark.parametrize(

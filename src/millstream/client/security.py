@@ -23,13 +23,14 @@ from typing import Any
 from millstream.client.settings import BOOTSTRAP_SERVERS, read_client_settings
 from millstream.client.token_source import URL_NAME, TokenSource
 from millstream.errors import ConfigError
+from millstream.security.exchange import OAUTHBEARER, PLAIN
 from millstream.security.jaas import (
     OAUTHBEARER_MODULE,
     PLAIN_MODULE,
     SCRAM_MODULE,
     parse_jaas,
 )
-from millstream.security.login import MECHANISMS, OAUTHBEARER, PLAIN, Login, make_login
+from millstream.security.login import MECHANISMS, Login, make_login
 from millstream.security.pem import how_to_convert, private_file
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")

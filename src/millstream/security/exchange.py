@@ -15,6 +15,8 @@ from typing import Protocol
 from millstream.errors import MillstreamError, ProtocolError
 from millstream.security.principal import Principal
 
+PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"  # SCRAM's names are in `scram`
+
 
 class SaslExchange(Protocol):
     """One authentication of one client."""

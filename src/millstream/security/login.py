@@ -21,11 +21,10 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from millstream.errors import ConfigError
-from millstream.security.exchange import AuthenticationFailed
+from millstream.security.exchange import OAUTHBEARER, PLAIN, AuthenticationFailed
 from millstream.security.scram import BY_NAME as SCRAM_MECHANISMS
 from millstream.security.scram import ITERATIONS_MIN, ScramMechanism, salt_password
 
-PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 MECHANISMS = (PLAIN, *SCRAM_MECHANISMS, OAUTHBEARER)
 ITERATIONS_MAX = 1_000_000  # half a second; a server that asks for more wants our processor
 
@@ -102,13 +101,19 @@ class BearerLogin:
             raise ConfigError("sasl.oauthbearer.extensions: write name=value,name=value")
         pairs = "".join(f"{name}={value}\1" for name, value in extensions.items())
         self._token = f"n,,\1auth=Bearer {token}\1{pairs}\1".encode()
+        self._was_refused = False
 
     def begin(self) -> bytes:
         return self._token
 
     def respond(self, challenge: bytes) -> bytes | None:
-        # A challenge is the reason for a refusal; after this answer the server fails the exchange.
-        return b"\1" if challenge else None
+        if not challenge:
+            return None
+        # It is the reason for a refusal; after this answer the server has to fail the exchange.
+        if self._was_refused:
+            raise AuthenticationFailed("OAUTHBEARER failed: the broker refused the token twice")
+        self._was_refused = True
+        return b"\1"
 
 
 class ScramLogin:

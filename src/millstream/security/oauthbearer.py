@@ -17,8 +17,6 @@ from millstream.errors import MillstreamError
 from millstream.security.exchange import AuthenticationFailed
 from millstream.security.principal import USER_TYPE, Principal
 
-OAUTHBEARER = "OAUTHBEARER"
-
 _INVALID_TOKEN = '{"status":"invalid_token"}'
 _ACKNOWLEDGED = b"\x01"
 _FIRST = re.compile(

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from millstream.security.exchange import AuthenticationFailed
 from millstream.security.principal import USER_TYPE, Principal
 
-PLAIN = "PLAIN"
-
 
 class PlainExchange:
     """One authentication; see `SaslExchange`."""

@@ -33,7 +33,7 @@ ITERATIONS_MAX = 16384
 ITERATIONS_DEFAULT = 4096  # Kafka's tools', and what unknown users seem to have
 
 _SALT_CHARACTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
-_SALT_LENGTH = 26  # as Kafka's clients make them
+_SALT_BITS = 130  # written with 25 or 26 of these characters, as Kafka's tools make salts
 
 _CLIENT_FIRST = re.compile(
     r"(?P<gs2>(?P<binding>[ny]|p=[^,]*),(?:a=(?P<authzid>[^,]*))?,)"
@@ -99,13 +99,22 @@ def salt_password(mechanism: ScramMechanism, password: str, salt: bytes, iterati
 
 
 def new_salt() -> bytes:
-    return "".join(secrets.choice(_SALT_CHARACTERS) for _ in range(_SALT_LENGTH)).encode()
+    return _written(secrets.randbits(_SALT_BITS))
+
+
+def _written(number: int) -> bytes:
+    """In base 36, without leading zeros, as Java's `BigInteger.toString(36)`."""
+    digits = ""
+    while number or not digits:
+        number, digit = divmod(number, 36)
+        digits = _SALT_CHARACTERS[digit] + digits
+    return digits.encode()
 
 
 def unknown_credential(mechanism: ScramMechanism, user: str, secret: bytes) -> ScramCredential:
     """A credential that no password has, always the same for a name and a secret."""
     seed = hmac.digest(secret, f"{mechanism.name} {user}".encode(), "sha512")
-    salt = "".join(_SALT_CHARACTERS[byte % 36] for byte in seed[:_SALT_LENGTH]).encode()
+    salt = _written(int.from_bytes(seed) % (1 << _SALT_BITS))
     key = hmac.digest(secret, seed, mechanism.hash)
     return ScramCredential(salt, key, key, ITERATIONS_DEFAULT)
 

@@ -318,6 +318,31 @@ def test_principal_is_the_name_in_the_certificate(
     assert found == principal
 
 
+def test_certificate_that_no_rule_maps_is_in_the_audit(old: Pki, tmp_path: Path) -> None:
+    audit = tmp_path / "audit.log"
+    found = principal_of(
+        tmp_path / "data",
+        old,
+        with_certificate=True,
+        ssl_client_auth="required",
+        ssl_principal_mapping_rules="RULE:^OU=.*$/x/",
+        millstream_audit_log=f"file:{audit}",
+    )
+    assert found is None
+    assert '"SSL"' in audit.read_text()
+
+
+def test_mapping_that_fails_lets_nobody_in(
+    old: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise TypeError("a bug")
+
+    monkeypatch.setattr("millstream.broker.security.tls.subject_name", fail)
+    found = principal_of(tmp_path / "data", old, with_certificate=True, ssl_client_auth="required")
+    assert found is None
+
+
 def test_certificate_of_another_authority_is_refused(old: Pki, new: Pki, tmp_path: Path) -> None:
     mixed = dataclasses.replace(old, client_store=new.client_store)
     found = principal_of(

@@ -432,6 +432,7 @@ def sessions() -> Iterator[Broker]:
         "PLAINTEXT:PLAINTEXT",
         "listener.name.short.connections.max.reauth.ms": 1200,
         "listener.name.long.connections.max.reauth.ms": 6000,
+        "listener.name.long.sasl.server.max.receive.size": 2000,
         "connection.failed.authentication.delay.ms": 0,
     }
     with Broker.start(config=config) as started:
@@ -487,6 +488,21 @@ def test_other_requests_wait_for_the_end_of_a_renewal(sessions: Broker) -> None:
         assert wire.call("sasl_handshake", 1, mechanism="SCRAM-SHA-256").error_code == 0
         with pytest.raises((ConnectionEnded, ConnectionError)):
             wire.call("metadata", 1, topics=None)
+
+
+def test_listener_has_its_own_limit_of_frames(sessions: Broker) -> None:
+    with Wire(sessions.addresses["LONG"]) as wire:
+        wire.socket.sendall(struct.pack(">i", 2001))
+        assert is_cut(wire)
+
+
+def test_tokens_are_limited_when_a_session_is_renewed(sessions: Broker) -> None:
+    with Wire(sessions.addresses["LONG"]) as wire:
+        sign_in(wire)
+        time.sleep(1.1)
+        assert wire.call("sasl_handshake", 1, mechanism="SCRAM-SHA-256").error_code == 0
+        with pytest.raises((ConnectionEnded, ConnectionError)):
+            wire.call("sasl_authenticate", 2, auth_bytes=b"x" * 2001)
 
 
 @pytest.mark.slow

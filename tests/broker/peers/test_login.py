@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,25 @@ def test_broker_logs_in(tmp_path: Path) -> None:
 def test_session_has_an_end(tmp_path: Path) -> None:
     login = make_login("PLAIN", username="broker", password="secret")
     assert outcome(tmp_path, login, connections_max_reauth_ms=5000) == 5000
+
+
+def test_iterations_do_not_hold_up_the_loop(tmp_path: Path) -> None:
+    """The other side says how many there are."""
+    threads: list[int] = []
+
+    class Recorded:
+        mechanism = "PLAIN"
+
+        def begin(self) -> bytes:
+            return b"\0broker\0secret"
+
+        def respond(self, challenge: bytes) -> bytes | None:
+            threads.append(threading.get_ident())
+            return None
+
+    outcome(tmp_path, Recorded())
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])

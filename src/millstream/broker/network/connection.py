@@ -45,6 +45,7 @@ from millstream.protocol.headers import (
     client_id_of,
     parse_fixed,
 )
+from millstream.security.principal import USER_TYPE
 
 if TYPE_CHECKING:
     from millstream.broker.counters import RequestMeter
@@ -101,6 +102,7 @@ class ConnectionOwner(Protocol):
     find_handler: FindHandler
     accepted_count: int
     refused_count: int
+    failed_handshakes: int
 
     def admit(self, connection: Connection) -> bool: ...
 
@@ -179,8 +181,22 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
         """From the client's certificate, if it has shown one."""
         try:
             self._client.principal = identify(self._transport.get_extra_info("ssl_object"))
-        except ValueError as error:
+        except Exception as error:  # whatever it is, nobody goes on as ANONYMOUS
+            if not isinstance(error, ValueError):
+                logger.exception("the certificate from %s cannot be read", self.client_host)
+            self._connections.failed_handshakes += 1
+            self._audit_failure("SSL", None, str(error))
             self.abort(f"authentication failed: {error}")
+
+    def _audit_failure(self, mechanism: str, user: str | None, reason: str) -> None:
+        audit = self._connections.services.audit
+        if audit is not None:
+            from millstream.broker.security.audit import FailedAuthentication
+
+            principal = None if user is None else f"{USER_TYPE}:{user}"
+            audit.authentication_failed(
+                FailedAuthentication(self.client_host, self._listener, mechanism, principal, reason)
+            )
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_closing = self._is_blocked = True
@@ -433,8 +449,11 @@ class Connection(ResponseQueue, asyncio.BufferedProtocol):
             self._routes.clear()
         handler = self._connections.find_handler(api)
         route = self._routes[key] = Route(api, context, handler, _meter(api, context))
-        route.quota = self._connections.quota_meter(api, context)
+        route.quota = self._quota_meter(api, context)
         return route
+
+    def _quota_meter(self, api: Api, context: RequestContext) -> QuotaMeter | None:
+        return self._connections.quota_meter(api, context)
 
     def _handle_decoded(self, route: Route, correlation_id: int, body: memoryview) -> None:
         own_body = bytes(body)  # the buffer is reused while the handler works

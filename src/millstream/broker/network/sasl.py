@@ -33,11 +33,13 @@ from millstream.protocol.sasl import (
 )
 from millstream.security.attempts import TooManyFailures
 from millstream.security.exchange import AuthenticationFailed
-from millstream.security.principal import USER_TYPE
 
 if TYPE_CHECKING:
+    from millstream.broker.network.metering import QuotaMeter
     from millstream.broker.security.tls import Identify
+    from millstream.broker.services import RequestContext
     from millstream.config.broker import BrokerConfig
+    from millstream.protocol.apis import Api
 
 logger = logging.getLogger("millstream.security")
 
@@ -69,9 +71,8 @@ class SaslConnection(Connection):
         super().connection_made(transport)
         if self.is_closing:
             return
-        config = self._config
         self._frames.limit(
-            config.sasl_server_max_receive_size,
+            self._token_bytes_max,
             "sasl.server.max.receive.size",
             reserved_bytes=RESERVED_BYTES,  # a stranger may say that much will come
         )
@@ -80,6 +81,10 @@ class SaslConnection(Connection):
     @property
     def _config(self) -> BrokerConfig:
         return self._connections.services.config
+
+    @property
+    def _token_bytes_max(self) -> int:
+        return self._config.listener_settings(self._listener).sasl_server_max_receive_size
 
     def _limit_time(self) -> None:
         seconds = self._config.millstream_authentication_timeout_ms / 1000
@@ -194,6 +199,8 @@ class SaslConnection(Connection):
 
     def _in_turn(self, token: bytes, respond: Callable[[], None]) -> None:
         """Respond to a token: at once, or when it is the turn of this client."""
+        if len(token) > self._token_bytes_max:  # frames may be longer while it authenticates again
+            raise ProtocolError(f"a token of {len(token)} bytes (sasl.server.max.receive.size)")
         wait_ms = 0
         user = self._sasl.guess_at(token)
         if user is not None:
@@ -243,6 +250,10 @@ class SaslConnection(Connection):
             self._frames.limit(self._limits.frame_bytes_max)
         return answer, lifetime_ms
 
+    def _quota_meter(self, api: Api, context: RequestContext) -> QuotaMeter | None:
+        """Only of users: strangers would choose client ids for which usages are kept."""
+        return super()._quota_meter(api, context) if self._sasl.is_again else None
+
     def _reply(self, route: Route, correlation_id: int, fields: dict[str, Any]) -> None:
         body = encode(route.api.key, route.context.api_version, fields)
         self._answer(correlation_id, route.flexible_response, body)
@@ -273,7 +284,7 @@ class SaslConnection(Connection):
             "connection from %s to %s: authentication failed: %s",
             *(self.client_host, self._listener, reason),
         )
-        self._audit(reason)
+        self._audit_failure(self._mechanism, self._user, reason)
 
         def close() -> None:
             if route is not None and fields is not None:
@@ -281,21 +292,6 @@ class SaslConnection(Connection):
             self.close_when_answered()
 
         self._wait(self._config.connection_failed_authentication_delay_ms, close)
-
-    def _audit(self, reason: str) -> None:
-        audit = self._connections.services.audit
-        if audit is not None:
-            from millstream.broker.security.audit import FailedAuthentication
-
-            audit.authentication_failed(
-                FailedAuthentication(
-                    self.client_host,
-                    self._listener,
-                    self._mechanism,
-                    None if self._user is None else f"{USER_TYPE}:{self._user}",
-                    reason,
-                )
-            )
 
 
 def _refusal(message: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.peers.connection import PeerConnection, PeerError, api_of
@@ -38,7 +39,9 @@ async def log_in(connection: PeerConnection, login: Login, *, timeout_seconds: f
             raise PeerError(f"{connection.name}: cannot log in: {answer.error_message}")
         lifetime_ms = milliseconds(answer.session_lifetime)
         try:
-            token = login.respond(bytes(answer.auth_bytes))
+            # In a thread: the other side says how many iterations SCRAM has, up to a second.
+            loop = asyncio.get_running_loop()
+            token = await loop.run_in_executor(None, login.respond, bytes(answer.auth_bytes))
         except MillstreamError as error:  # it may be an impostor
             raise PeerError(f"{connection.name}: cannot log in: {error}") from error
     return lifetime_ms

@@ -18,14 +18,13 @@ from millstream.config.sasl import JWKS_URL, jaas_of
 from millstream.config.security import SecuritySettings
 from millstream.coordination.cluster_security import ScramKey
 from millstream.errors import ConfigError
-from millstream.security.exchange import AuthenticationFailed, SaslExchange
+from millstream.security.exchange import OAUTHBEARER, PLAIN, AuthenticationFailed, SaslExchange
 from millstream.security.oauthbearer import (
-    OAUTHBEARER,
     BearerToken,
     OauthBearerExchange,
     TokenCheck,
 )
-from millstream.security.plain import PLAIN, PlainExchange
+from millstream.security.plain import PlainExchange
 from millstream.security.scram import BY_NAME, ScramCredential, ScramExchange, ScramMechanism
 from millstream.security.tokens import TokenRules, check_unsecured
 
