@@ -333,7 +333,7 @@ def test_certificate_that_no_rule_maps_is_in_the_audit(old: Pki, tmp_path: Path)
 
 
 def test_mapping_that_fails_lets_nobody_in(
-    old: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    old: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> None:
         raise TypeError("a bug")
@@ -341,6 +341,7 @@ def test_mapping_that_fails_lets_nobody_in(
     monkeypatch.setattr("millstream.broker.security.tls.subject_name", fail)
     found = principal_of(tmp_path / "data", old, with_certificate=True, ssl_client_auth="required")
     assert found is None
+    assert "authentication failed: a bug" in caplog.text
 
 
 def test_certificate_of_another_authority_is_refused(old: Pki, new: Pki, tmp_path: Path) -> None:

@@ -490,10 +490,13 @@ def test_other_requests_wait_for_the_end_of_a_renewal(sessions: Broker) -> None:
             wire.call("metadata", 1, topics=None)
 
 
-def test_listener_has_its_own_limit_of_frames(sessions: Broker) -> None:
+def test_listener_has_its_own_limit_of_frames(
+    sessions: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
     with Wire(sessions.addresses["LONG"]) as wire:
         wire.socket.sendall(struct.pack(">i", 2001))
         assert is_cut(wire)
+    assert "sasl.server.max.receive.size" in caplog.text, "not because of the time"
 
 
 def test_tokens_are_limited_when_a_session_is_renewed(sessions: Broker) -> None:

@@ -187,7 +187,9 @@ def test_login_that_cannot_work_is_refused_with_what_to_do(
     assert "secret" not in str(refused.value)
 
 
-def test_context_follows_the_files(pki: Pki, tmp_path: Path) -> None:
+def test_context_follows_the_files(
+    pki: Pki, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     store = tmp_path / "store.pem"
     store.write_text(pki.broker_store.read_text())
     config = BrokerConfig.from_values(
@@ -198,6 +200,7 @@ def test_context_follows_the_files(pki: Pki, tmp_path: Path) -> None:
     assert security.tls_context() is first
     store.write_text("broken")
     assert security.tls_context() is first
+    assert "ssl.keystore.location" in caplog.text
     store.write_text(make_pki(tmp_path, name="other").broker_store.read_text())
     assert security.tls_context() is not first
     assert security.login() is None

@@ -7,6 +7,7 @@ to others that ask for one.
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ from millstream.security.login import Login, make_login
 
 if TYPE_CHECKING:
     from millstream.config.broker import BrokerConfig
+
+logger = logging.getLogger("millstream.security")
 
 
 def broker_login(config: BrokerConfig) -> tuple[str, str] | None:
@@ -76,9 +79,10 @@ class BrokerSecurity:
             self._made_of = made_of
             try:
                 self._context = client_context(settings)
-            except ConfigError:
+            except ConfigError as error:
                 if self._context is None:
                     raise
+                logger.error("connections to brokers use the last certificates: %s", error)
         return self._context
 
     def login(self) -> Login | None:
