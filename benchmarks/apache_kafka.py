@@ -10,6 +10,9 @@ from tests.peers.kafka import CLUSTER_ID, kafka_properties
 
 from benchmarks.targets import Target, free_port
 
+# For brokers that tests start, which compile little: what the defaults below have instead.
+OPTIMISED = ["-XX:TieredStopAtLevel=4", "-XX:-UseSerialGC", "-XX:+UseG1GC", "-Xmx1g"]
+
 # What kafka-server-start.sh and kafka-run-class.sh set by default.
 JVM_OPTIONS = [
     "-Xmx1G",

@@ -24,6 +24,7 @@ from pathlib import Path
 import psutil
 from tests.peers.secured import SCRAM, Secured, password_of, start_secured
 
+from benchmarks.apache_kafka import OPTIMISED
 from benchmarks.measurement import Measurement
 from benchmarks.targets import Scale, Target
 
@@ -61,7 +62,7 @@ def run(targets: Sequence[Target], scale: Scale) -> Iterator[Measurement]:
 @contextmanager
 def _started(kind: str) -> Iterator[Secured]:
     with tempfile.TemporaryDirectory() as directory:
-        secured = start_secured(kind, Path(directory))
+        secured = start_secured(kind, Path(directory), jvm_options=OPTIMISED)
         try:
             secured.add_scram_user(USER)
             yield secured

@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 from tests.peers.secured import Secured, start_secured
 
+from benchmarks.apache_kafka import OPTIMISED
 from benchmarks.bench_consume import TUNED
 from benchmarks.measurement import Measurement
 from benchmarks.targets import Scale, Target
@@ -79,7 +80,7 @@ def run(targets: Sequence[Target], scale: Scale) -> Iterator[Measurement]:
 @contextmanager
 def _started(kind: str) -> Iterator[Secured]:
     with tempfile.TemporaryDirectory() as directory:
-        secured = start_secured(kind, Path(directory), settings=OPEN)
+        secured = start_secured(kind, Path(directory), settings=OPEN, jvm_options=OPTIMISED)
         try:
             yield secured
         finally:

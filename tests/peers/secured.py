@@ -211,6 +211,8 @@ def start_secured(
     directory: Path,
     users: Iterable[str] = (),
     settings: Mapping[str, str] | None = None,
+    *,
+    jvm_options: Sequence[str] = (),
 ) -> Secured:
     """Start it with users of PLAIN, whose passwords `password_of` tells."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -228,7 +230,8 @@ def start_secured(
             | {"listeners": ",".join([*listeners, f"CONTROLLER://127.0.0.1:{controller}"])},
             port=ports["PLAINTEXT"],
             jvm_options=[
-                f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={issuer.keys.as_uri()}"
+                *jvm_options,
+                f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={issuer.keys.as_uri()}",
             ],
         )
     else:
