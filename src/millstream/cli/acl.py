@@ -371,7 +371,7 @@ def _create(cluster: Cluster, entries: Sequence[AclEntry]) -> None:
             "resource_type": entry.resource_type,
             "resource_name": entry.resource_name,
             "resource_pattern_type": entry.pattern_type,
-            **_who(entry),
+            **entry.access_fields,
         }
         for entry in entries
     ]
@@ -407,15 +407,6 @@ def _delete(cluster: Cluster, entries: Sequence[AclEntry]) -> None:
 def _ask(cluster: Cluster, api: str, fields: Mapping[str, Any]) -> Any:
     protocol = cluster.protocol
     return protocol.ask_broker(protocol.broker_ids()[0], api, fields)
-
-
-def _who(entry: AclEntry) -> dict[str, Any]:
-    return {
-        "principal": entry.principal,
-        "host": entry.host,
-        "operation": entry.operation,
-        "permission_type": entry.permission,
-    }
 
 
 def _filter_fields(wanted: AclFilter) -> dict[str, Any]:

@@ -131,6 +131,16 @@ class AclEntry(NamedTuple):
             return name.startswith(self.resource_name)
         return self.pattern_type == PatternType.LITERAL and self.resource_name in (name, ANY_NAME)
 
+    @property
+    def access_fields(self) -> dict[str, str | int]:
+        """Who may or may not do what, as the messages of Kafka have it."""
+        return {
+            "principal": self.principal,
+            "host": self.host,
+            "operation": self.operation,
+            "permission_type": self.permission,
+        }
+
 
 class AclFilter(NamedTuple):
     """Which entries are meant. None matches every name, principal or host."""

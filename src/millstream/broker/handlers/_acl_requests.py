@@ -54,15 +54,6 @@ def filter_of(wanted: Any) -> AclFilter:
     return found
 
 
-def entry_fields(entry: AclEntry) -> dict[str, Any]:
-    return {
-        "principal": entry.principal,
-        "host": entry.host,
-        "operation": entry.operation,
-        "permission_type": entry.permission,
-    }
-
-
 def resource_fields(entry: AclEntry) -> dict[str, Any]:
     return {
         "resource_type": entry.resource_type,

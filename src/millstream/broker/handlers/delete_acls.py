@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.handlers._acl_requests import (
-    entry_fields,
     filter_of,
     require_authorizer,
     resource_fields,
@@ -55,7 +54,7 @@ def _result(outcome: list[AclEntry] | ApiError) -> dict[str, Any]:
     return {
         "error_code": ErrorCode.NONE,
         "matching_acls": [
-            {"error_code": ErrorCode.NONE, **resource_fields(entry), **entry_fields(entry)}
+            {"error_code": ErrorCode.NONE, **resource_fields(entry), **entry.access_fields}
             for entry in outcome
         ],
     }

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.handlers._acl_requests import (
-    entry_fields,
     filter_of,
     require_authorizer,
     resource_fields,
@@ -36,5 +35,5 @@ def describe_acls(context: RequestContext, request: DescribeAclsRequest) -> Fiel
             key = entry[:3]
             if key not in resources:
                 resources[key] = {**resource_fields(entry), "acls": []}
-            resources[key]["acls"].append(entry_fields(entry))
+            resources[key]["acls"].append(entry.access_fields)
     return {"error_code": ErrorCode.NONE, "resources": list(resources.values())}

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from millstream.broker.security.tls import Identify
     from millstream.broker.services import Services
     from millstream.broker.tasks import Tasks
-    from millstream.protocol.apis import Api
     from millstream.protocol.framing import ReceiveBuffer
 
 logger = logging.getLogger("millstream.connection")
