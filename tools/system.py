@@ -31,6 +31,7 @@ COMPONENTS = [
     Component("node", "nodejs npm", "conformance tests with kafkajs"),
     Component("go", "golang-go", "conformance tests with franz-go"),
     Component("prometheus", "prometheus", "tests with a Prometheus that scrapes"),
+    Component("chromium", "chromium", "tests of the console in a browser"),
     Component("pg_ctlcluster", "postgresql", "tests of PostgreSQL as a store"),
 ]
 
