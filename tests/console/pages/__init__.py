@@ -1,0 +1,1 @@
+"""Tests of the pages, each in a real browser."""
