@@ -2,6 +2,9 @@
 
 Machines are noisy, two identical brokers differ by 15 % and more. So every figure is taken several
 times with the targets interleaved, the best sample of each counts, and only ratios are judged.
+
+Differences of a few percent within one process need more: there, samples of one round are taken
+together (`is_paired`), and the median of the rounds' ratios counts.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import median
 from typing import Literal
 
 from benchmarks.targets import Target
@@ -28,6 +32,7 @@ class Measurement:
     aim: float | None = None  # the ratio we would like
     peer: str = "kafka"
     subject: str = "millstream"
+    is_paired: bool = False  # the n-th samples of subject and peer belong together
     samples: dict[str, list[float]] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)  # settings, flush counts: per target
 
@@ -42,7 +47,13 @@ class Measurement:
 
     @property
     def ratio(self) -> float | None:
-        """The subject's best by the peer's best."""
+        """The subject's best by the peer's best; of pairs, the median of their ratios."""
+        if self.is_paired:
+            pairs = zip(
+                self.samples.get(self.subject, ()), self.samples.get(self.peer, ()), strict=True
+            )
+            ratios = [subject / peer for subject, peer in pairs]
+            return median(ratios) if ratios else None
         subject, peer = self.best(self.subject), self.best(self.peer)
         if subject is None or not peer:
             return None

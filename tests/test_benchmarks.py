@@ -69,6 +69,13 @@ def test_measurement_judges_the_ratio_of_the_best_samples() -> None:
     assert (latency.ratio, latency.verdict) == (0.8, "bar missed")
 
 
+def test_measurement_of_pairs_judges_the_median_of_their_ratios() -> None:
+    rate = Measurement("rate", "1/s", bar=0.98, is_paired=True)
+    assert rate.ratio is None
+    rate.samples = {"millstream": [99.0, 80.0, 49.0], "kafka": [100.0, 100.0, 50.0]}
+    assert (rate.ratio, rate.verdict) == (0.98, "bar reached")
+
+
 def test_latency_with_a_flush_is_compared_with_kafkas_and_one_fdatasync() -> None:
     p50 = Measurement("latency, p50", "ms", "lower is better")
     p50.samples = {"millstream": [1.0, 0.9], "kafka": [0.8, 0.7]}
