@@ -3,56 +3,18 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
-from typing import Any
 
-import pytest
-
-from millstream.cli.brokers import add_lags, state_of, summarize
-from millstream.cli.replica_lag import Replica, ReplicaLag
+from millstream.admin.cluster_state import parse_metadata
+from millstream.admin.replica_lag import Replica, ReplicaLag
+from millstream.cli.brokers import add_lags, summarize
+from tests.admin.test_cluster_state import metadata, partition
 from tests.cli.conftest import Run
 
 
-def partition(
-    leader: int, replicas: tuple[int, ...], isr: tuple[int, ...], index: int = 0
-) -> SimpleNamespace:
-    return SimpleNamespace(
-        partition_index=index,
-        leader_id=leader,
-        leader_epoch=3,
-        replica_nodes=replicas,
-        isr_nodes=isr,
-    )
-
-
-def metadata(*partitions: SimpleNamespace) -> Any:
-    brokers = [SimpleNamespace(node_id=it, host="h", port=it, rack=f"r{it}") for it in (2, 1)]
-    topics = [SimpleNamespace(name="t", partitions=partitions)]
-    return SimpleNamespace(cluster_id="c", controller_id=2, brokers=brokers, topics=topics)
-
-
-@pytest.mark.parametrize(
-    ("leader", "replicas", "isr", "state"),
-    [
-        (1, (1, 2), (2, 1), None),
-        (1, (1, 2), (1,), "under-replicated"),
-        (2, (1, 2), (1, 2), "not preferred"),
-        (-1, (1, 2), (1, 2), "offline"),
-        (2, (1, 2), (2,), "under-replicated"),
-    ],
-)
-def test_state_of_a_partition_is_its_worst(
-    leader: int, replicas: tuple[int, ...], isr: tuple[int, ...], state: str | None
-) -> None:
-    assert state_of(partition(leader, replicas, isr)) == state
-
-
 def test_summary_counts_what_brokers_lead_and_follow() -> None:
-    summary = summarize(
-        metadata(
-            partition(-1, (1,), (1,), 1), partition(2, (2, 1), (2,), 0), partition(1, (1,), (1,), 2)
-        )
-    )
+    offline, behind = partition(-1, (1,), (1,), 1), partition(2, (2, 1), (2,), 0)
+    fine = partition(1, (1,), (1,), 2)
+    summary = summarize(parse_metadata(metadata(offline, behind, fine)))
     one, two = summary["brokers"]
     assert (one["id"], one["leads"], one["replicas"], one["in_sync"]) == (1, 1, 3, 2)
     assert (two["role"], one["role"], two["rack"]) == ("controller", None, "r2")
@@ -64,7 +26,7 @@ def test_summary_counts_what_brokers_lead_and_follow() -> None:
 
 
 def test_lags_are_added_up_for_brokers_and_the_farthest_behind_comes_first() -> None:
-    summary = summarize(metadata(partition(2, (2, 1, 3), (2, 1))))
+    summary = summarize(parse_metadata(metadata(partition(2, (2, 1, 3), (2, 1)))))
     add_lags(
         summary,
         [

@@ -7,16 +7,23 @@ from typing import Annotated, Any
 
 import typer
 
+from millstream.admin.cluster_state import (
+    NO_LEADER,
+    NOT_PREFERRED,
+    OFFLINE,
+    UNDER_REPLICATED,
+    ClusterState,
+    PartitionState,
+    cluster_state,
+)
+from millstream.admin.replica_lag import ReplicaLag, replica_lags
 from millstream.cli.cluster import Cluster
 from millstream.cli.failures import CommandFailed
 from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
 from millstream.cli.output import console, note, print_json, print_rows
-from millstream.cli.replica_lag import ReplicaLag, replica_lags
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
-NO_LEADER = -1
-OFFLINE, UNDER_REPLICATED, NOT_PREFERRED = "offline", "under-replicated", "not preferred"
 BROKER_COLUMNS = {
     "id": "BROKER",
     "address": "ADDRESS",
@@ -69,11 +76,10 @@ def cluster(
       millstream cluster --check --json
     """
     connected = Cluster.connect(bootstrap_server, client_config)
-    fields = {"topics": None, "allow_auto_topic_creation": False}
     with connected.protocol as protocol:
-        metadata = protocol.any_connection().call("metadata", fields)
-        summary = summarize(metadata)
-        add_lags(summary, replica_lags(protocol, metadata))
+        state = cluster_state(protocol)
+        summary = summarize(state)
+        add_lags(summary, replica_lags(protocol, state))
     if as_json:
         print_json(summary)
     else:
@@ -85,44 +91,29 @@ def cluster(
         )
 
 
-def summarize(metadata: Any) -> dict[str, Any]:
-    """The answer to a Metadata request about all topics."""
-    leads: Counter[int] = Counter()
-    replicas: Counter[int] = Counter()
-    in_sync: Counter[int] = Counter()
-    attention = []
-    count = 0
-    for topic in sorted(metadata.topics, key=lambda it: it.name or ""):
-        for partition in sorted(topic.partitions, key=lambda it: it.partition_index):
-            count += 1
-            leads[partition.leader_id] += 1
-            replicas.update(partition.replica_nodes)
-            in_sync.update(partition.isr_nodes)
-            state = state_of(partition)
-            if state is not None:
-                attention.append(_row(topic.name, partition, state))
-    states = Counter(row["state"] for row in attention)
+def summarize(state: ClusterState) -> dict[str, Any]:
+    """What the command shows of the cluster's metadata."""
     return {
-        "cluster_id": metadata.cluster_id,
-        "controller": int(metadata.controller_id),
-        "topics": len(metadata.topics),
-        "partitions": count,
-        "offline": states[OFFLINE],
-        "under_replicated": states[UNDER_REPLICATED],
-        "not_preferred": states[NOT_PREFERRED],
+        "cluster_id": state.cluster_id,
+        "controller": state.controller,
+        "topics": len(state.topics),
+        "partitions": state.partition_count,
+        "offline": state.counts[OFFLINE],
+        "under_replicated": state.counts[UNDER_REPLICATED],
+        "not_preferred": state.counts[NOT_PREFERRED],
         "brokers": [
             {
-                "id": int(broker.node_id),
-                "address": f"{broker.host}:{broker.port}",
+                "id": broker.id,
+                "address": broker.address,
                 "rack": broker.rack,
-                "leads": leads[broker.node_id],
-                "replicas": replicas[broker.node_id],
-                "in_sync": in_sync[broker.node_id],
-                "role": "controller" if broker.node_id == metadata.controller_id else None,
+                "leads": broker.leads,
+                "replicas": broker.replicas,
+                "in_sync": broker.in_sync,
+                "role": "controller" if broker.is_controller else None,
             }
-            for broker in sorted(metadata.brokers, key=lambda it: it.node_id)
+            for broker in state.brokers
         ],
-        "attention": attention,
+        "attention": [_row(it) for it in state.attention],
     }
 
 
@@ -150,26 +141,15 @@ def add_lags(summary: dict[str, Any], lags: list[ReplicaLag]) -> None:
     ]
 
 
-def state_of(partition: Any) -> str | None:
-    """What is wrong with a partition; the worst first."""
-    if partition.leader_id == NO_LEADER:
-        return OFFLINE
-    if len(partition.isr_nodes) < len(partition.replica_nodes):
-        return UNDER_REPLICATED
-    if partition.replica_nodes and partition.leader_id != partition.replica_nodes[0]:
-        return NOT_PREFERRED
-    return None
-
-
-def _row(topic: str, partition: Any, state: str) -> dict[str, Any]:
+def _row(partition: PartitionState) -> dict[str, Any]:
     return {
-        "topic": topic,
-        "partition": int(partition.partition_index),
-        "state": state,
-        "leader": None if partition.leader_id == NO_LEADER else int(partition.leader_id),
-        "leader_epoch": int(partition.leader_epoch),
-        "replicas": [int(it) for it in partition.replica_nodes],
-        "in_sync": [int(it) for it in partition.isr_nodes],
+        "topic": partition.topic,
+        "partition": partition.index,
+        "state": partition.state,
+        "leader": None if partition.leader == NO_LEADER else partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "replicas": list(partition.replicas),
+        "in_sync": list(partition.in_sync),
     }
 
 

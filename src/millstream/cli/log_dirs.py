@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from millstream.admin.log_dirs import log_dirs as described
 from millstream.cli.cluster import Cluster
 from millstream.cli.failures import CommandFailed, usage_error
 from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
@@ -93,32 +95,12 @@ def _numbers(text: str | None) -> set[int] | None:
 
 def _rows(cluster: Cluster, brokers: Sequence[int] | None = None) -> list[dict[str, Any]]:
     """Each replica, with where it is and where it moves."""
-    rows: dict[tuple[str, int, int], dict[str, Any]] = {}
     with cluster.protocol as protocol:
-        known = protocol.broker_ids()
-        for broker in brokers or known:
-            answer = protocol.ask_broker(broker, "describe_log_dirs", {"topics": None})
-            check(
-                answer.error_code,
-                f"broker {broker} does not describe its log directories",
-                "describe_log_dirs",
-            )
-            for result in answer.results:
-                for topic in result.topics:
-                    for it in topic.partitions:
-                        key = (str(topic.name), int(it.partition_index), broker)
-                        row = rows.setdefault(key, _new_row(*key))
-                        if it.is_future_key:
-                            row |= {"moving_to": str(result.log_dir), "lag": int(it.offset_lag)}
-                            row["copied_bytes"] = int(it.partition_size)
-                        else:
-                            size = int(it.partition_size)
-                            row |= {"log_dir": str(result.log_dir), "bytes": size}
-    return [rows[key] for key in sorted(rows)]
-
-
-def _new_row(topic: str, partition: int, broker: int) -> dict[str, Any]:
-    return {"topic": topic, "partition": partition, "broker": broker, "moving_to": None}
+        found = described(protocol, brokers)
+    for directory in found.directories:
+        if directory.problem and not directory.path:
+            raise CommandFailed(directory.problem)
+    return [asdict(it) for it in found.replicas]
 
 
 def _replicas(

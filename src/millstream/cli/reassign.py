@@ -6,23 +6,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from millstream.admin.reassignments import elect_leaders, reassignments
+from millstream.admin.reassignments import reassign as request_reassignment
 from millstream.cli.cluster import REQUEST_TIMEOUT_S, Cluster
 from millstream.cli.failures import CommandFailed, usage_error
 from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
 from millstream.cli.output import console, error_console, note, print_json, print_rows
 from millstream.cli.reassignment import CannotPlace, Replicas, moves, plan
 from millstream.cli.throttling import Moved, remove_throttles, set_throttles
-from millstream.client.cluster import check
-from millstream.errors import ErrorCode
 
 POLL_SECONDS = 0.5
-PREFERRED, UNCLEAN = 0, 1  # kinds of elections
 
 Topics = Annotated[list[str] | None, typer.Argument(metavar="TOPIC")]
 
@@ -191,49 +190,16 @@ def _show_plan(planned: Mapping[tuple[str, int], Move], as_json: bool) -> None:
 
 def _send(cluster: Cluster, replicas: Mapping[tuple[str, int], Replicas | None]) -> None:
     """Ask for these replicas; None cancels."""
-    topics: dict[str, list[dict[str, Any]]] = {}
-    for (topic, index), placed in replicas.items():
-        topics.setdefault(topic, []).append({"partition_index": index, "replicas": placed})
-    answer = _ask(
-        cluster,
-        "alter_partition_reassignments",
-        {
-            "timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
-            "topics": [{"name": name, "partitions": them} for name, them in topics.items()],
-        },
-    )
-    problems = [
-        f"{topic.name}-{it.partition_index}: {it.error_message or it.error_code.name}"
-        for topic in answer.responses
-        for it in topic.partitions
-        if it.error_code is not ErrorCode.NONE
-    ]
-    if problems:
+    with cluster.protocol as protocol:
+        refused = request_reassignment(protocol, replicas)
+    if refused:
+        problems = [f"{topic}-{index}: {why}" for (topic, index), why in refused.items()]
         raise CommandFailed(f"reassigning failed for {'; '.join(problems)}")
 
 
-def _ask(cluster: Cluster, api: str, fields: dict[str, Any]) -> Any:
-    """Ask a broker. One that is not the controller forwards the request."""
-    with cluster.protocol as protocol:
-        answer = protocol.ask_broker(protocol.broker_ids()[0], api, fields)
-    check(answer.error_code, getattr(answer, "error_message", None) or f"{api} is refused", api)
-    return answer
-
-
 def _moving(cluster: Cluster) -> list[dict[str, Any]]:
-    fields = {"timeout": timedelta(seconds=REQUEST_TIMEOUT_S), "topics": None}
-    answer = _ask(cluster, "list_partition_reassignments", fields)
-    return [
-        {
-            "topic": str(topic.name),
-            "partition": int(it.partition_index),
-            "replicas": [int(broker) for broker in it.replicas],
-            "adding": [int(broker) for broker in it.adding_replicas],
-            "removing": [int(broker) for broker in it.removing_replicas],
-        }
-        for topic in answer.topics
-        for it in topic.partitions
-    ]
+    with cluster.protocol as protocol:
+        return [asdict(it) for it in reassignments(protocol)]
 
 
 def _show_moving(cluster: Cluster, as_json: bool) -> None:
@@ -321,27 +287,13 @@ def elect(
     if bool(topics) == every:
         raise usage_error("name the topics, or give --all")
     cluster = Cluster.connect(bootstrap_server, client_config)
-    fields = {
-        "election_type": UNCLEAN if unclean else PREFERRED,
-        "topic_partitions": None
-        if every
-        else [
-            {"topic": topic, "partitions": cluster.partitions_of(topic)} for topic in topics or ()
-        ],
-        "timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
-    }
-    elected = []
-    problems = []
-    for topic in _ask(cluster, "elect_leaders", fields).replica_election_results:
-        for it in topic.partition_result:
-            name = f"{topic.topic}-{it.partition_id}"
-            if it.error_code is ErrorCode.NONE:
-                elected.append(name)
-            elif it.error_code is not ErrorCode.ELECTION_NOT_NEEDED:
-                problems.append(f"{name}: {it.error_message or it.error_code.name}")
-    for name in elected:
-        console().print(f"elected a leader of {name}", markup=False)
-    if problems:
+    partitions = {topic: cluster.partitions_of(topic) for topic in topics or ()}
+    with cluster.protocol as protocol:
+        outcome = elect_leaders(protocol, None if every else partitions, unclean=unclean)
+    for topic, index in outcome.partitions:
+        console().print(f"elected a leader of {topic}-{index}", markup=False)
+    if outcome.problems:
+        problems = [f"{topic}-{index}: {why}" for (topic, index), why in outcome.problems.items()]
         raise CommandFailed(f"electing failed for {'; '.join(problems)}")
-    if not elected:
+    if not outcome.partitions:
         note("every partition already has the leader it should have")

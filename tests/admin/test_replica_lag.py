@@ -10,7 +10,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream.cli.replica_lag import Replica, ReplicaLag, log_ends, replica_lags
+from millstream.admin.cluster_state import cluster_state
+from millstream.admin.replica_lag import Replica, ReplicaLag, log_ends, replica_lags
 from millstream.client.cluster import Cluster as ClientCluster
 from millstream.errors import ErrorCode
 from tests.broker.replication.cluster import Cluster, run, until
@@ -19,10 +20,8 @@ from tests.peers.patience import PATIENCE_SECONDS
 
 
 def lags(bootstrap: str) -> list[ReplicaLag]:
-    fields = {"topics": None, "allow_auto_topic_creation": False}
     with ClientCluster(bootstrap) as client:
-        metadata = client.any_connection().call("metadata", fields)
-        return sorted(replica_lags(client, metadata))
+        return sorted(replica_lags(client, cluster_state(client)))
 
 
 def bootstrap_of(cluster: Cluster) -> str:

@@ -1,4 +1,4 @@
-"""How far replicas are behind their leaders, for `millstream cluster`.
+"""How far replicas are behind their leaders.
 
 The ends of logs come from ListOffsets with the replica id of tools, -2: every replica answers it
 with the end of its log, in Apache Kafka too. (DescribeLogDirs has a field for the lag of a replica,
@@ -9,11 +9,12 @@ asked first, so a lag is a number of records that a follower has not got since.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
+    from millstream.admin.cluster_state import ClusterState
     from millstream.client.cluster import Cluster
 
 TOOL_REPLICA_ID = -2
@@ -35,37 +36,27 @@ class ReplicaLag(NamedTuple):
     is_in_sync: bool
 
 
-def replica_lags(cluster: Cluster, metadata: Any) -> list[ReplicaLag]:
-    """All followers of the cluster, with the answer to a Metadata request about all topics."""
+def replica_lags(cluster: Cluster, state: ClusterState) -> list[ReplicaLag]:
+    """All followers of the cluster."""
     cluster.request_timeout_seconds = min(cluster.request_timeout_seconds, TIMEOUT_SECONDS)
-    replicated = [it for it in _partitions(metadata) if len(it[1].replica_nodes) > 1]
     followers = {
-        Replica(int(broker), topic, int(it.partition_index)): it
-        for topic, it in replicated
-        for broker in it.replica_nodes
-        if broker != it.leader_id
+        Replica(broker, it.topic, it.index): it
+        for topic in state.topics.values()
+        for it in topic.partitions
+        for broker in it.replicas
+        if broker != it.leader and len(it.replicas) > 1
     }
-    leaders = {it: _leader(it, partition) for it, partition in followers.items()}
+    leaders = {it: it._replace(broker=partition.leader) for it, partition in followers.items()}
     ends = log_ends(cluster, {leader for leader in leaders.values() if leader.broker >= 0})
     ends |= log_ends(cluster, followers)
     return [
         ReplicaLag(
             follower,
             _difference(ends.get(leaders[follower]), ends.get(follower)),
-            follower.broker in partition.isr_nodes,
+            follower.broker in partition.in_sync,
         )
         for follower, partition in followers.items()
     ]
-
-
-def _partitions(metadata: Any) -> Iterator[tuple[str, Any]]:
-    for topic in metadata.topics:
-        for partition in topic.partitions:
-            yield str(topic.name), partition
-
-
-def _leader(follower: Replica, partition: Any) -> Replica:
-    return follower._replace(broker=int(partition.leader_id))
 
 
 def _difference(leader: int | None, follower: int | None) -> int | None:

@@ -1,0 +1,64 @@
+"""Creating topics, adding partitions, deleting topics. All raise `ApiError` with what the broker
+says, and the right that the user lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from millstream.client.cluster import check
+from millstream.client.topics import BROKER_DEFAULT, TIMEOUT_MS
+
+if TYPE_CHECKING:
+    from millstream.client.cluster import Cluster
+
+TIMEOUT = timedelta(milliseconds=TIMEOUT_MS)
+
+
+def create_topic(
+    cluster: Cluster,
+    name: str,
+    *,
+    partitions: int | None = None,
+    replication_factor: int | None = None,
+    settings: Mapping[str, str] | None = None,
+    dry_run: bool = False,
+) -> None:
+    """Create a topic; None is the broker's default. It must not exist."""
+    topic = {
+        "name": name,
+        "num_partitions": BROKER_DEFAULT if partitions is None else partitions,
+        "replication_factor": BROKER_DEFAULT if replication_factor is None else replication_factor,
+        "configs": [{"name": key, "value": it} for key, it in (settings or {}).items()],
+    }
+    fields = {"topics": [topic], "timeout": TIMEOUT_MS, "validate_only": dry_run}
+    result = _ask(cluster, "create_topics", fields).topics[0]
+    _check(result, f"cannot create topic {name}", "create_topics")
+
+
+def add_partitions(cluster: Cluster, name: str, count: int, *, dry_run: bool = False) -> None:
+    """Give the topic `count` partitions in all."""
+    topic = {"name": name, "count": count, "assignments": None}
+    fields = {"topics": [topic], "timeout": TIMEOUT, "validate_only": dry_run}
+    result = _ask(cluster, "create_partitions", fields).results[0]
+    _check(result, f"cannot add partitions to topic {name}", "create_partitions")
+
+
+def delete_topic(cluster: Cluster, name: str) -> None:
+    """Delete the topic with all its records."""
+    fields = {"topics": [{"name": name, "topic_id": None}], "timeout": TIMEOUT}
+    result = _ask(cluster, "delete_topics", fields).responses[0]
+    _check(result, f"cannot delete topic {name}", "delete_topics")
+
+
+def _ask(cluster: Cluster, api: str, fields: dict[str, Any]) -> Any:
+    """Ask a broker, once: a request whose answer was lost may have been carried out. One that is
+    not the controller forwards it."""
+    broker = cluster.broker_ids(seconds_old_max=10.0)[0]
+    return cluster.connection(broker).call(api, fields)
+
+
+def _check(result: Any, what: str, api: str) -> None:
+    detail = result.error_message or result.error_code.description
+    check(result.error_code, f"{what}: {detail}", api)
