@@ -14,11 +14,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from millstream.admin.outgoing import ENCODERS, BadRecord, Encoder
+from millstream.admin.values import REGISTRY_HEADER_BYTES, REGISTRY_MAGIC, decode_text
 from millstream.cli.failures import CommandFailed, usage_error
 
 AVRO_CONTAINER_MAGIC = b"Obj\x01"
-REGISTRY_MAGIC = 0  # Confluent's wire format: this byte, then the schema's id in four more
-REGISTRY_HEADER_BYTES = 5
 
 
 class Format(StrEnum):
@@ -30,7 +30,8 @@ class Format(StrEnum):
 
 
 Decoder = Callable[[bytes], Any]
-Encoder = Callable[[str], bytes]
+
+__all__ = ["Decoder", "Encoder", "Format", "decode_text", "decoder", "encoder", "show"]
 
 
 def decoder(format_: Format, schema: Path | None = None) -> Decoder:
@@ -49,16 +50,7 @@ def encoder(format_: Format, schema: Path | None = None) -> Encoder:
     """A function from what was typed to the bytes to send."""
     if format_ is Format.AVRO:
         return avro_encoder(schema)
-    return {
-        Format.TEXT: lambda text: text.encode(),
-        Format.JSON: encode_json,
-        Format.HEX: strict(bytes.fromhex, "hex"),
-        Format.BASE64: strict(lambda text: base64.b64decode(text, validate=True), "base64"),
-    }[format_]
-
-
-def decode_text(data: bytes) -> str:
-    return data.decode("utf-8", errors="backslashreplace")
+    return strict(ENCODERS[format_])
 
 
 def decode_json(data: bytes) -> Any:
@@ -68,20 +60,14 @@ def decode_json(data: bytes) -> Any:
         return decode_text(data)
 
 
-def encode_json(text: str) -> bytes:
-    """Checks that `text` is JSON and sends it in its shortest form."""
-    try:
-        return json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":")).encode()
-    except ValueError as error:
-        raise usage_error(f"{text!r} is not JSON: {error}") from None
+def strict(convert: Encoder) -> Encoder:
+    """Text in another format is an error in the command line."""
 
-
-def strict(convert: Encoder, name: str) -> Encoder:
     def encode(text: str) -> bytes:
         try:
             return convert(text)
-        except ValueError as error:
-            raise usage_error(f"{text!r} is not {name}: {error}") from None
+        except BadRecord as error:
+            raise usage_error(str(error)) from None
 
     return encode
 

@@ -6,7 +6,6 @@ beside its siblings; librdkafka's own default would put it elsewhere.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -16,9 +15,10 @@ from typing import Annotated, Any
 
 import typer
 
+from millstream.admin.outgoing import BadRecord, Encoder, Outgoing, parse_line
 from millstream.cli.cluster import Cluster
 from millstream.cli.failures import CommandFailed, usage_error
-from millstream.cli.formats import Encoder, Format, encoder
+from millstream.cli.formats import Format, encoder
 from millstream.cli.options import (
     BOOTSTRAP_DEFAULT,
     AsJson,
@@ -35,26 +35,16 @@ QUEUE_FULL_WAIT_S = 0.1
 app = typer.Typer(help="Send records to a topic.", rich_markup_mode="rich", add_completion=False)
 
 
-@dataclass
-class Outgoing:
-    """A record to send, with the arguments of `Producer.produce`."""
-
-    value: bytes | None
-    key: bytes | None = None
-    headers: list[tuple[str, bytes | None]] = field(default_factory=list)
-    partition: int = -1
-    timestamp_ms: int = 0
-
-    def arguments(self) -> dict[str, Any]:
-        """Keyword arguments of `Producer.produce`; unset ones are omitted."""
-        given: dict[str, Any] = {"value": self.value, "key": self.key}
-        if self.headers:
-            given["headers"] = self.headers
-        if self.partition >= 0:
-            given["partition"] = self.partition
-        if self.timestamp_ms > 0:
-            given["timestamp"] = self.timestamp_ms
-        return given
+def produce_arguments(record: Outgoing) -> dict[str, Any]:
+    """Keyword arguments of `Producer.produce`; unset ones are omitted."""
+    given: dict[str, Any] = {"value": record.value, "key": record.key}
+    if record.headers:
+        given["headers"] = list(record.headers)
+    if record.partition >= 0:
+        given["partition"] = record.partition
+    if record.timestamp_ms > 0:
+        given["timestamp"] = record.timestamp_ms
+    return given
 
 
 @dataclass
@@ -179,7 +169,7 @@ def produce(
         outgoing: Iterable[Outgoing] = [default]
     else:
         lines = read_whole(file) if whole else read_lines(messages, file)
-        outgoing = (parse_line(line, default, encode, key_separator, envelope) for line in lines)
+        outgoing = (parse(line, default, encode, key_separator, envelope) for line in lines)
     cluster = Cluster.connect(bootstrap_server, client_config)
     check_partition(cluster, topic, partition)
     receipts = send(cluster, topic, outgoing, {"acks": acks, "compression.type": compression})
@@ -228,49 +218,14 @@ def read_lines(messages: list[str] | None, file: Path | None) -> Iterator[str]:
         yield from (line.rstrip("\r\n") for line in stream)
 
 
-def parse_line(
+def parse(
     line: str, default: Outgoing, encode: Encoder, key_separator: str | None, envelope: bool
 ) -> Outgoing:
-    """One input line as a record: an envelope, KEY<separator>VALUE, or a bare value."""
-    if envelope:
-        return parse_envelope(line, default, encode)
-    key = default.key
-    if key_separator is not None:
-        key_text, separator, line = line.partition(key_separator)
-        if not separator:
-            raise usage_error(
-                f"no {key_separator!r} in {key_text!r}: each line is KEY{key_separator}VALUE"
-            )
-        key = key_text.encode()
-    return Outgoing(encode(line), key, default.headers, default.partition)
-
-
-def parse_envelope(line: str, default: Outgoing, encode: Encoder) -> Outgoing:
-    """A JSON object with `value` and optionally `key`, `headers`, `partition`, `timestamp_ms`."""
+    """One input line as a record; another one is an error in the command line."""
     try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise usage_error(f"{line!r} is not JSON: {error}") from None
-    if not isinstance(record, dict) or "value" not in record:
-        raise usage_error(f'{line!r} is not a record; write {{"key": ..., "value": ...}}')
-    value, key = record["value"], record.get("key")
-    headers = [(name, envelope_bytes(text)) for name, text in record.get("headers") or []]
-    return Outgoing(
-        value=None
-        if value is None
-        else encode(value if isinstance(value, str) else json.dumps(value)),
-        key=default.key if key is None else envelope_bytes(key),
-        headers=default.headers + headers,
-        # A partition of the topic it was read from means nothing here: only --partition counts.
-        partition=default.partition,
-        timestamp_ms=int(record.get("timestamp_ms") or 0),
-    )
-
-
-def envelope_bytes(value: Any) -> bytes | None:
-    if value is None:
-        return None
-    return (value if isinstance(value, str) else json.dumps(value)).encode()
+        return parse_line(line, default, encode, key_separator, envelope)
+    except BadRecord as error:
+        raise usage_error(str(error)) from None
 
 
 def send(
@@ -296,7 +251,7 @@ def enqueue(producer: Any, topic: str, record: Outgoing, receipts: Receipts) -> 
     """Hand one record to the client, waiting while its queue is full."""
     while True:
         try:
-            producer.produce(topic, on_delivery=receipts.on_delivery, **record.arguments())
+            producer.produce(topic, on_delivery=receipts.on_delivery, **produce_arguments(record))
         except BufferError:
             producer.poll(QUEUE_FULL_WAIT_S)
         else:

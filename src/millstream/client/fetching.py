@@ -22,6 +22,7 @@ class Fetched(NamedTuple):
     records: memoryview | bytes
     log_start_offset: int
     end_offset: int  # the high watermark
+    stable_offset: int  # the last stable offset
 
 
 class FetchedCommitted(NamedTuple):
@@ -47,7 +48,12 @@ def fetch_batches(
     Raises OFFSET_OUT_OF_RANGE outside the log. Waits if the client's quota is exhausted.
     """
     found = _fetch(cluster, topic, partition, offset, bytes_max, wait_ms, READ_UNCOMMITTED)
-    return Fetched(found.records or b"", int(found.log_start_offset), int(found.high_watermark))
+    return Fetched(
+        found.records or b"",
+        int(found.log_start_offset),
+        int(found.high_watermark),
+        int(found.last_stable_offset),
+    )
 
 
 def fetch_committed(

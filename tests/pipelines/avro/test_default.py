@@ -9,8 +9,8 @@ from typing import Any
 import fastavro
 import pytest
 
+from millstream.client.avro_schema import BadSchema, parse_schema
 from millstream.pipelines.avro.default import encode_default
-from millstream.pipelines.avro.schema import BadSchema, parse_schema
 from tests.pipelines.reading.decoding.avro_values import record
 
 ENUM = {"type": "enum", "name": "e", "symbols": ["A", "B"]}

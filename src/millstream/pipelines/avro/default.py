@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from millstream.pipelines.avro.schema import NO_DEFAULT, AvroType, BadSchema
+from millstream.client.avro_schema import NO_DEFAULT, AvroType, BadSchema
 
 # How a default of another type fails; the last two where a number has no place in a float.
 _REFUSED = (TypeError, KeyError, ValueError, OverflowError, struct.error)

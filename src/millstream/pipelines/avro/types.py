@@ -16,10 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from millstream.client.avro_schema import AvroType, parse_schema
 from millstream.client.schema_registry import registry_for
 from millstream.errors import ConfigError
 from millstream.pipelines.avro.options import AvroOptions
-from millstream.pipelines.avro.schema import AvroType, parse_schema
 
 _SPARK_TYPES = {
     "boolean": "boolean",

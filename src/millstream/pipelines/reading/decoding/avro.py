@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.client.avro_schema import AvroType, BadSchema, parse_schema
 from millstream.client.schema_registry import UnknownSchema, registry_for
 from millstream.errors import ConfigError
-from millstream.pipelines.avro.schema import AvroType, BadSchema, parse_schema
 from millstream.pipelines.reading.decoding._avro import AvroDecoder, Program
 from millstream.pipelines.reading.decoding.avro_resolution import Unresolvable, resolve, targets_of
 from millstream.pipelines.reading.decoding.fields import decode_values, describe

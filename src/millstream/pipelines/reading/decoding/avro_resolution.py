@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from millstream.client.avro_schema import NO_DEFAULT, AvroField, AvroType
 from millstream.errors import MillstreamError
 from millstream.pipelines.avro.default import encode_default
-from millstream.pipelines.avro.schema import NO_DEFAULT, AvroField, AvroType
 from millstream.pipelines.reading.decoding.results import WRONG_TYPE
 
 if TYPE_CHECKING:

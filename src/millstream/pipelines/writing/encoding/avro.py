@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.client.avro_schema import NO_DEFAULT, AvroType, parse_schema
 from millstream.client.schema_registry import registry_for
 from millstream.errors import ConfigError
 from millstream.pipelines.avro.default import encode_default
-from millstream.pipelines.avro.schema import NO_DEFAULT, AvroType, parse_schema
 from millstream.pipelines.avro.types import derive_schema
 from millstream.pipelines.writing.encoding._avro import Part, Unencodable, encode_rows
 from millstream.pipelines.writing.encoding.text import valid_utf8

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millstream.pipelines.avro.schema import NO_DEFAULT, BadSchema, parse_schema
+from millstream.client.avro_schema import NO_DEFAULT, BadSchema, parse_schema
 from tests.pipelines.reading.decoding.avro_values import logical, record
 
 

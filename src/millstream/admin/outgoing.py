@@ -1,0 +1,247 @@
+"""Records that people write: typed, or many lines pasted or in a file.
+
+A line is a value, KEY<separator>VALUE, or an object as `millstream consume --json` prints it. All
+lines are parsed before the first is sent, so that a mistake in one sends nothing.
+
+Keys go to partitions as the Java client sends them (murmur2). Records without a key take turns.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+from millstream.client.cluster import Cluster
+from millstream.client.producing import RawProducer, WrittenRange
+from millstream.errors import ApiError, ErrorCode, MillstreamError
+from millstream.records.columns import BinaryColumn, partitions_of
+from millstream.records.compression import Compression
+from millstream.records.record import Record, encode_batch
+
+BATCH_BYTES_MAX = 256 * 1024
+RECORD_OVERHEAD_BYTES = 64
+ANY_PARTITION = -1
+SHOWN_CHARACTERS = 80
+
+Encoder = Callable[[str], bytes]
+
+
+class BadRecord(MillstreamError):
+    """Text that is no record, or not in its format."""
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A record to send."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Sequence[tuple[str, bytes | None]] = field(default_factory=list)
+    partition: int = ANY_PARTITION
+    timestamp_ms: int = 0  # 0: now
+
+
+def encode_json(text: str) -> bytes:
+    """Checks that `text` is JSON and sends it in its shortest form."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadRecord(f"{_short(text)} is not JSON: {error}") from None
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _strict(convert: Encoder, name: str) -> Encoder:
+    def encode(text: str) -> bytes:
+        try:
+            return convert(text)
+        except ValueError as error:
+            raise BadRecord(f"{_short(text)} is not {name}: {error}") from None
+
+    return encode
+
+
+ENCODERS: dict[str, Encoder] = {
+    "text": lambda text: text.encode(),
+    "json": encode_json,
+    "hex": _strict(bytes.fromhex, "hex"),
+    "base64": _strict(lambda text: base64.b64decode(text, validate=True), "base64"),
+}
+
+
+def parse_line(
+    line: str, default: Outgoing, encode: Encoder, key_separator: str | None, envelope: bool
+) -> Outgoing:
+    """One input line as a record: an envelope, KEY<separator>VALUE, or a bare value."""
+    if envelope:
+        return parse_envelope(line, default, encode)
+    key = default.key
+    if key_separator is not None:
+        key_text, separator, line = line.partition(key_separator)
+        if not separator:
+            raise BadRecord(
+                f"no {key_separator!r} in {_short(key_text)}: each line is KEY{key_separator}VALUE"
+            )
+        key = key_text.encode()
+    return replace(default, value=encode(line), key=key)
+
+
+def parse_envelope(line: str, default: Outgoing, encode: Encoder) -> Outgoing:
+    """A JSON object with `value` and optionally `key`, `headers`, `partition`, `timestamp_ms`."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise BadRecord(f"{_short(line)} is not JSON: {error}") from None
+    if not isinstance(record, dict) or "value" not in record:
+        raise BadRecord(f'{_short(line)} is not a record; write {{"key": ..., "value": ...}}')
+    value, key = record["value"], record.get("key")
+    return Outgoing(
+        value=None
+        if value is None
+        else encode(value if isinstance(value, str) else json.dumps(value)),
+        key=default.key if key is None else envelope_bytes(key),
+        headers=[*default.headers, *_envelope_headers(record.get("headers"), line)],
+        # A partition of the topic it was read from means nothing here: only the default counts.
+        partition=default.partition,
+        timestamp_ms=_timestamp(record.get("timestamp_ms"), line),
+    )
+
+
+def _envelope_headers(given: Any, line: str) -> list[tuple[str, bytes | None]]:
+    try:
+        return [(str(name), envelope_bytes(text)) for name, text in given or []]
+    except (TypeError, ValueError):
+        raise BadRecord(f'headers of {_short(line)} are not pairs: [["name", "value"]]') from None
+
+
+def _timestamp(given: Any, line: str) -> int:
+    try:
+        return int(given or 0)
+    except (TypeError, ValueError):
+        raise BadRecord(f"timestamp_ms of {_short(line)} is not a number") from None
+
+
+def envelope_bytes(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    return (value if isinstance(value, str) else json.dumps(value)).encode()
+
+
+def parse_headers(text: str) -> list[tuple[str, bytes | None]]:
+    """Headers as people write them: `name: value` or `name=value`, one per line."""
+    headers: list[tuple[str, bytes | None]] = []
+    for line in filter(str.strip, text.splitlines()):
+        ends = [end for separator in ":=" if (end := line.find(separator)) > 0]
+        if not ends:
+            raise BadRecord(f"{_short(line)} is not a header; write NAME: VALUE")
+        name, value = line[: min(ends)].strip(), line[min(ends) + 1 :].strip()
+        headers.append((name, value.encode()))
+    return headers
+
+
+def parse_lines(
+    lines: Iterable[str],
+    default: Outgoing,
+    encode: Encoder,
+    *,
+    key_separator: str | None,
+    envelope: bool,
+    records_max: int,
+) -> list[Outgoing]:
+    """Empty lines are skipped. Raises `BadRecord` with the number of the line."""
+    parsed: list[Outgoing] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        if len(parsed) == records_max:
+            raise BadRecord(f"more than {records_max} records; use `millstream produce --file`")
+        try:
+            parsed.append(parse_line(line, default, encode, key_separator, envelope))
+        except BadRecord as error:
+            raise BadRecord(f"line {number}: {error}; nothing was sent") from None
+    return parsed
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…")
+
+
+def send(
+    cluster: Cluster,
+    topic: str,
+    records: Sequence[Outgoing],
+    *,
+    now_ms: int,
+    compression: Compression = Compression.NONE,
+) -> list[WrittenRange]:
+    """Send all, and wait until they are acknowledged; returns where they are.
+
+    Raises `ApiError` for what the brokers refuse; records before it may have been written.
+    """
+    partitions = len(cluster.retrying(lambda: cluster.topic(topic, seconds_old_max=1.0)).partitions)
+    by_partition = choose_partitions(records, partitions, topic)
+    producer = RawProducer(cluster)
+    producer.begin()
+    for partition, them in sorted(by_partition.items()):
+        for batch in batches(them):
+            identity = producer.identity(topic, partition)
+            content = encode_batch(
+                [
+                    Record(at, it.timestamp_ms or now_ms, it.key, it.value, tuple(it.headers))
+                    for at, it in enumerate(batch)
+                ],
+                compression=compression,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.epoch,
+                base_sequence=identity.base_sequence,
+            )
+            producer.send(topic, partition, content, len(batch))
+    return producer.flush()
+
+
+def choose_partitions(
+    records: Iterable[Outgoing], partitions: int, topic: str
+) -> dict[int, list[Outgoing]]:
+    """Records by partition, in order."""
+    turn = count(random.randrange(partitions))
+    chosen: dict[int, list[Outgoing]] = {}
+    for record in records:
+        partition = record.partition
+        if partition >= partitions:
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"{topic} has no partition {partition}, only 0 to {partitions - 1}",
+            )
+        if partition < 0:
+            key = record.key
+            partition = next(turn) % partitions if key is None else partition_of(key, partitions)
+        chosen.setdefault(partition, []).append(record)
+    return chosen
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition to which the Java client sends a key."""
+    column = BinaryColumn(1, 0, None, struct.pack("ii", 0, len(key)), key)
+    (partition,) = struct.unpack("i", partitions_of(column, partitions))
+    return int(partition)
+
+
+def batches(records: Iterable[Outgoing]) -> Iterator[list[Outgoing]]:
+    """Records in batches of limited size; a larger record is alone in its batch."""
+    batch: list[Outgoing] = []
+    size = 0
+    for record in records:
+        its_size = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
+        its_size += sum(len(name) + len(value or b"") + 8 for name, value in record.headers)
+        if batch and size + its_size > BATCH_BYTES_MAX:
+            yield batch
+            batch, size = [], 0
+        batch.append(record)
+        size += its_size
+    if batch:
+        yield batch
