@@ -24,6 +24,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from kio.schema.index import api_key_map
 from kio.serial import entity_reader, entity_writer
 
+from millstream.protocol.apis import APIS, OWN_API_KEY_MIN
 from tests.peers.patience import PATIENCE_SECONDS
 
 API_KEYS = {name: key for key, name in api_key_map.items()}
@@ -132,7 +133,9 @@ def encode(entity: Any) -> bytes:
 
 @cache
 def entity_class(api: str, version: int, kind: str) -> type[Any]:
-    module = import_module(f"kio.schema.{api}.v{version}.{kind}")
+    is_own = api in {it.name for it in APIS.values() if it.key >= OWN_API_KEY_MIN}
+    path = f"millstream.protocol.own.{api}" if is_own else f"kio.schema.{api}.v{version}.{kind}"
+    module = import_module(path)
     name = "".join(part.capitalize() for part in api.split("_")) + kind.capitalize()
     cls: type[Any] = getattr(module, name)
     return cls

@@ -12,12 +12,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from millstream.admin.groups import SHARE, committed_offsets, list_groups
+from millstream.admin.lag import timestamps_at
+from millstream.admin.moments import show_span
+from millstream.admin.share_groups import start_offsets
 from millstream.cli.cluster import Cluster, Partition
-from millstream.cli.group import listed_groups
-from millstream.cli.lag import committed_offsets, oldest_unread_ms
-from millstream.cli.moments import show_span
 from millstream.cli.output import print_pairs, print_rows
-from millstream.cli.share import start_offsets
 from millstream.config.backlog import AGE, BYTES, EVERY_GROUP, GROUPS, IDLE, POLICY, BacklogPolicy
 from millstream.config.topic import NO_BOUND, RETAIN
 
@@ -49,7 +49,8 @@ def describe_backlog(
         ]
         if behind:
             slowest[index] = min(behind)
-    oldest = oldest_unread_ms(cluster, {(topic, p): offset for p, (offset, _) in slowest.items()})
+    unread = {(topic, p): offset for p, (offset, _) in slowest.items()}
+    oldest = timestamps_at(cluster.protocol, unread)
     now_ms = round(time.time() * 1000)
     rows = []
     for row in partitions:
@@ -113,15 +114,15 @@ def group_positions(
     """What the groups that count by their names have committed in the topic, and those of them
     without members."""
     found, idle = {}, set()
-    for row in listed_groups(cluster):
-        if not policy.counts(row["group"]):
+    for row in list_groups(cluster.protocol):
+        if not policy.counts(row.group):
             continue
-        read = start_offsets if row["type"] == "share" else committed_offsets
-        offsets = read(cluster, row["group"])
+        read = start_offsets if row.type == SHARE else committed_offsets
+        offsets = read(cluster.protocol, row.group)
         if any(place[0] == topic for place in offsets):
-            found[row["group"]] = offsets
-            if row["state"] in WITHOUT_MEMBERS:
-                idle.add(row["group"])
+            found[row.group] = offsets
+            if row.state in WITHOUT_MEMBERS:
+                idle.add(row.group)
     return found, idle
 
 

@@ -17,10 +17,10 @@ from typing import Annotated, Any
 import typer
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from millstream.admin.moments import parse_moment_ms
 from millstream.cli.cluster import Cluster, Partition
 from millstream.cli.failures import CommandFailed, usage_error
 from millstream.cli.formats import Format, decoder
-from millstream.cli.moments import parse_moment_ms
 from millstream.cli.options import BOOTSTRAP_DEFAULT, BootstrapServer, ClientConfig
 from millstream.cli.output import note
 from millstream.cli.printing import RecordPrinter

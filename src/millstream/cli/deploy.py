@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
+from millstream.admin.moments import parse_moment_ms
 from millstream.cli.failures import usage_error
-from millstream.cli.moments import parse_moment_ms
 from millstream.cli.options import ClientConfig, Home
 from millstream.cli.output import console, note
 from millstream.cli.run import Checkpoint, StatusLines, Trigger, shorten

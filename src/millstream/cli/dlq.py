@@ -13,6 +13,7 @@ import typer
 from confluent_kafka import TopicPartition
 from rich.text import Text
 
+from millstream.admin.moments import show_moment
 from millstream.cli.cluster import REQUEST_TIMEOUT_S, Cluster, wait_each
 from millstream.cli.formats import decode_text
 from millstream.cli.letters import (
@@ -23,7 +24,6 @@ from millstream.cli.letters import (
     read_letters,
     unique,
 )
-from millstream.cli.moments import show_moment
 from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
 from millstream.cli.output import console, error_console, note, print_json, print_rows, warn
 from millstream.cli.replay import Memory, Replay, Tally

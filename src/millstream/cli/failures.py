@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from millstream.admin.errors import InvalidArgument
 from millstream.errors import MillstreamError
 
 EXIT_FAILED = 1
@@ -67,6 +68,8 @@ def explain(error: Exception) -> CommandFailed | None:
     """The message for the user; None for a bug, which gets a traceback."""
     if isinstance(error, CommandFailed):
         return error
+    if isinstance(error, InvalidArgument):
+        return usage_error(str(error))
     if isinstance(error, MillstreamError):
         return CommandFailed(str(error))
     if isinstance(error, OSError):

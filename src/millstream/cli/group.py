@@ -6,18 +6,21 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import typer
-from confluent_kafka import (
-    ConsumerGroupState,
-    ConsumerGroupTopicPartitions,
-    KafkaError,
-    KafkaException,
-    TopicPartition,
-)
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from millstream.cli.cluster import REQUEST_TIMEOUT_S, Cluster, Partition, suggestion, wait_each
-from millstream.cli.failures import CommandFailed
-from millstream.cli.lag import committed_offsets, group_lag, warnings
+from millstream.admin import share_groups
+from millstream.admin.groups import (
+    SHARE,
+    GroupListing,
+    commit_offsets,
+    committed_offsets,
+    delete_group,
+    describe_group,
+    list_groups,
+)
+from millstream.admin.lag import group_lag, warnings
+from millstream.admin.reset import Target, parse_scope, plan
+from millstream.cli.cluster import REQUEST_TIMEOUT_S, Cluster, wait_each
 from millstream.cli.options import (
     BOOTSTRAP_DEFAULT,
     AsJson,
@@ -26,9 +29,7 @@ from millstream.cli.options import (
     parse_assignments,
 )
 from millstream.cli.output import console, note, print_json, print_pairs, print_rows, warn
-from millstream.cli.reset import Move, Target, parse_scope, plan
-from millstream.cli.share import alter_start_offsets, describe_share_group, start_offsets
-from millstream.client.cluster import check
+from millstream.cli.share import show_share_group
 
 app = typer.Typer(
     help="Manage consumer and share groups: members, lag, offsets, settings.",
@@ -43,7 +44,7 @@ DYNAMIC_GROUP_CONFIG = 8  # DescribeConfigs' source of what a group sets itself
 
 
 @app.command("list")
-def list_groups(
+def list_(
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
@@ -57,7 +58,10 @@ def list_groups(
       millstream group list --json | jq -r '.[].group'
     """
     cluster = Cluster.connect(bootstrap_server, client_config)
-    rows = sorted(listed_groups(cluster), key=lambda row: row["group"])
+    rows = [
+        {"group": it.group, "type": it.type, "state": it.state}
+        for it in list_groups(cluster.protocol)
+    ]
     if as_json:
         print_json(rows)
         return
@@ -65,54 +69,8 @@ def list_groups(
     print_rows(rows, columns, empty="no groups yet")
 
 
-def listed_groups(cluster: Cluster) -> list[dict[str, str]]:
-    """All groups of all coordinators; brokers before 3.8 do not return the type."""
-    rows = []
-    for broker_id in cluster.protocol.broker_ids():
-        answer = cluster.protocol.ask_broker(broker_id, "list_groups", {})
-        check(answer.error_code, f"broker {broker_id} does not list its groups")
-        rows += [
-            {
-                "group": str(it.group_id),
-                "type": getattr(it, "group_type", "unknown").lower(),
-                "state": getattr(it, "group_state", "unknown").lower(),
-            }
-            for it in answer.groups
-        ]
-    return rows
-
-
-def is_share_group(cluster: Cluster, group: str) -> bool:
-    return any(it["group"] == group and it["type"] == "share" for it in listed_groups(cluster))
-
-
-def describe_group(cluster: Cluster, group: str) -> Any:
-    """confluent-kafka's description of the group; raises `CommandFailed` where there is none.
-
-    Older brokers describe an unknown group as dead rather than refuse it.
-    """
-    try:
-        future = cluster.admin.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S)[
-            group
-        ]
-        description = future.result()
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
-            raise
-    else:
-        if description.state != ConsumerGroupState.DEAD:
-            return description
-    known = [it["group"] for it in listed_groups(cluster)]
-    raise CommandFailed(f"there is no group {group!r}{suggestion(group, known)}")
-
-
-def assigned_members(description: Any) -> dict[Partition, str]:
-    """Readers by partition: `client id @ host`."""
-    return {
-        (place.topic, place.partition): f"{member.client_id} @ {member.host.lstrip('/')}"
-        for member in description.members
-        for place in member.assignment.topic_partitions
-    }
+def is_share_group(listed: list[GroupListing], group: str) -> bool:
+    return any(it.group == group and it.type == SHARE for it in listed)
 
 
 @app.command()
@@ -137,27 +95,27 @@ def describe(
       millstream group describe billing --json | jq '[.partitions[].lag] | add'
     """
     cluster = Cluster.connect(bootstrap_server, client_config)
-    if is_share_group(cluster, group):
-        describe_share_group(cluster, group, as_json)
+    if is_share_group(list_groups(cluster.protocol), group):
+        show_share_group(cluster, group, as_json)
         return
-    description = describe_group(cluster, group)
+    description = describe_group(cluster.protocol, group)
     members = [
         {
-            "member": member.member_id,
-            "instance": member.group_instance_id,
-            "client": member.client_id,
-            "host": member.host.lstrip("/"),
-            "partitions": [f"{p.topic}[{p.partition}]" for p in member.assignment.topic_partitions],
+            "member": member.member,
+            "instance": member.instance,
+            "client": member.client,
+            "host": member.host,
+            "partitions": [f"{topic}[{index}]" for topic, index in member.partitions],
         }
         for member in description.members
     ]
-    lags = group_lag(cluster, group, assigned_members(description))
+    lags = group_lag(cluster.protocol, description)
     facts = {
         "group": group,
-        "state": description.state.name.lower(),
-        "type": description.type.name.lower(),
-        "assignor": description.partition_assignor,
-        "coordinator": f"{description.coordinator.host}:{description.coordinator.port}",
+        "state": description.state,
+        "type": description.type,
+        "assignor": description.assignor,
+        "coordinator": description.coordinator,
         "lag": sum(lag.lag or 0 for lag in lags),
     }
     if as_json:
@@ -268,14 +226,14 @@ def reset(
         to_earliest, to_latest, to_current, to_offset, to_datetime, by_duration, shift_by
     )
     cluster = Cluster.connect(bootstrap_server, client_config)
-    is_share = is_share_group(cluster, group)
-    committed = (start_offsets if is_share else committed_offsets)(cluster, group)
-    places = parse_scope(cluster, topic or [], all_topics, committed)
-    moves = plan(cluster, committed, places, target, datetime.now().astimezone())
-    if execute and is_share:
-        alter_start_offsets(cluster, group, {(it.topic, it.partition): it.target for it in moves})
-    elif execute:
-        apply_moves(cluster, group, moves)
+    protocol = cluster.protocol
+    is_share = is_share_group(list_groups(protocol), group)
+    committed = (share_groups.start_offsets if is_share else committed_offsets)(protocol, group)
+    places = parse_scope(protocol, topic or [], all_topics, committed)
+    moves = plan(protocol, committed, places, target, datetime.now().astimezone())
+    if execute:
+        apply = share_groups.alter_start_offsets if is_share else commit_offsets
+        apply(protocol, group, {(it.topic, it.partition): it.target for it in moves})
     rows = [move.as_row() for move in moves]
     if as_json:
         print_json({"group": group, "executed": execute, "moves": rows})
@@ -290,31 +248,6 @@ def reset(
     print_rows(rows, columns, empty="no offsets to change")
     if not execute:
         note("dry run: nothing was changed; add --execute to do it")
-
-
-def apply_moves(cluster: Cluster, group: str, moves: list[Move]) -> None:
-    """Commit the new offsets; the group must have no members."""
-    request = [
-        ConsumerGroupTopicPartitions(
-            group, [TopicPartition(move.topic, move.partition, move.target) for move in moves]
-        )
-    ]
-    futures = cluster.admin.alter_consumer_group_offsets(request, request_timeout=REQUEST_TIMEOUT_S)
-    try:
-        places = futures[group].result().topic_partitions
-    except KafkaException as error:
-        if error.args[0].code() in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP):
-            raise still_active(group) from None
-        raise
-    for place in places:
-        if place.error is not None:
-            if place.error.code() == KafkaError.UNKNOWN_MEMBER_ID:
-                raise still_active(group)
-            raise CommandFailed(f"{place.topic}[{place.partition}]: {place.error.str()}")
-
-
-def still_active(group: str) -> CommandFailed:
-    return CommandFailed(f"group {group!r} has members; stop its consumers first")
 
 
 @app.command()
@@ -387,9 +320,5 @@ def delete(
     """
     cluster = Cluster.connect(bootstrap_server, client_config)
     for group in groups:
-        if not is_share_group(cluster, group):
-            describe_group(cluster, group)
-    futures = cluster.admin.delete_consumer_groups(groups, request_timeout=REQUEST_TIMEOUT_S)
-    wait_each(futures, "deleting")
-    for group in groups:
+        delete_group(cluster.protocol, group)
         console().print(f"deleted {group}", markup=False)

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaException, Message, TopicPartition
 from confluent_kafka.admin import ConfigResource
 
+from millstream.admin.moments import parse_moment_ms
 from millstream.cli.cluster import REQUEST_TIMEOUT_S, Cluster, Partition, is_refused
 from millstream.cli.consume import read_to
 from millstream.cli.failures import usage_error
-from millstream.cli.moments import parse_moment_ms
 
 ERRORS_PREFIX = "__dlq.errors."
 OWN_PREFIX = "__dlq."

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from millstream.admin.moments import show_moment
 from millstream.cli.failures import CommandFailed
 from millstream.cli.formats import Decoder, Format, decode_text, decoder, show
-from millstream.cli.moments import show_moment
 from millstream.cli.offline import (
     Mapped,
     Problem,

@@ -9,8 +9,8 @@ from typing import Any
 
 from confluent_kafka import Message
 
+from millstream.admin.moments import show_moment
 from millstream.cli.formats import Decoder, decode_text, show
-from millstream.cli.moments import show_moment
 
 DIM, RESET = "\x1b[2m", "\x1b[0m"
 

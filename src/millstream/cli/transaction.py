@@ -14,9 +14,9 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from millstream.admin.moments import show_moment, show_span
 from millstream.cli.cluster import Cluster, suggestion
 from millstream.cli.failures import CommandFailed, usage_error
-from millstream.cli.moments import show_moment, show_span
 from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
 from millstream.cli.output import console, note, print_json, print_pairs, print_rows
 from millstream.client.cluster import CoordinatorKind, check

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from millstream.client.cluster import Cluster, check
-from millstream.errors import ErrorCode
+from millstream.errors import ErrorCode, MillstreamError
+from millstream.records.batch import BatchHeader, iterate_headers
 from millstream.records.columns import AbortedRange
+from millstream.records.record import decode_batch
 
 FETCH_VERSION_MAX = 12  # the last version with topic names instead of ids
 FETCH_BYTES = 8 * 1024 * 1024
@@ -14,6 +16,7 @@ READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 LATEST = -1
 EARLIEST = -2
+BATCH_DECODED_BYTES_MAX = 1024 * 1024  # of a larger one, the time of its first record
 
 
 class Fetched(NamedTuple):
@@ -83,6 +86,31 @@ def _fetch(
     wait_ms: int,
     isolation_level: int,
 ) -> Any:
+    fields = fetch_request(
+        topic,
+        partition,
+        offset,
+        bytes_max=bytes_max,
+        wait_ms=wait_ms,
+        isolation_level=isolation_level,
+    )
+    answer = cluster.ask_leader(
+        topic, partition, "fetch", fields, version=FETCH_VERSION_MAX, error_of=_error_of
+    )
+    check(_error_of(answer), f"fetching {topic}-{partition} from {offset} on", "fetch")
+    return answer.responses[0].partitions[0]
+
+
+def fetch_request(
+    topic: str,
+    partition: int,
+    offset: int,
+    *,
+    bytes_max: int,
+    wait_ms: int = 0,
+    isolation_level: int = READ_UNCOMMITTED,
+) -> dict[str, Any]:
+    """The fields of a Fetch of one partition, up to `FETCH_VERSION_MAX`."""
     asked = {
         "partition": partition,
         "current_leader_epoch": -1,
@@ -91,7 +119,7 @@ def _fetch(
         "log_start_offset": -1,
         "partition_max_bytes": bytes_max,
     }
-    fields = {
+    return {
         "replica_id": -1,
         "max_wait": wait_ms,
         "min_bytes": 1,
@@ -100,11 +128,6 @@ def _fetch(
         "session_epoch": -1,
         "topics": [{"topic": topic, "partitions": [asked]}],
     }
-    answer = cluster.ask_leader(
-        topic, partition, "fetch", fields, version=FETCH_VERSION_MAX, error_of=_error_of
-    )
-    check(_error_of(answer), f"fetching {topic}-{partition} from {offset} on", "fetch")
-    return answer.responses[0].partitions[0]
 
 
 def log_start_offset(cluster: Cluster, topic: str, partition: int) -> int:
@@ -154,3 +177,27 @@ def _error_of(answer: Any) -> ErrorCode:
         return ErrorCode.THROTTLING_QUOTA_EXCEEDED
     code: ErrorCode = answer.responses[0].partitions[0].error_code
     return code
+
+
+def timestamp_in(batches: memoryview, offset: int) -> int | None:
+    """The timestamp of the first record at or after the offset."""
+    try:
+        for position, header in iterate_headers(batches):
+            if header.is_control or header.last_offset < offset:
+                continue
+            return _timestamp_in_batch(
+                batches[position : position + header.size_bytes], header, offset
+            )
+    except MillstreamError:  # damaged, or compressed in an unknown way: its time is not known
+        return None
+    return None
+
+
+def _timestamp_in_batch(batch: memoryview, header: BatchHeader, offset: int) -> int:
+    if header.is_log_append_time:
+        return header.max_timestamp
+    if header.base_offset >= offset or len(batch) > BATCH_DECODED_BYTES_MAX:
+        return header.base_timestamp
+    return next(
+        (it.timestamp for it in decode_batch(batch) if it.offset >= offset), header.max_timestamp
+    )

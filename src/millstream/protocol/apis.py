@@ -101,7 +101,10 @@ _APIS = (
     Api(90, "describe_share_group_offsets", 0, 1, first_flexible=0),
     Api(91, "alter_share_group_offsets", 0, 0, first_flexible=0),
     Api(92, "delete_share_group_offsets", 0, 0, first_flexible=0),
+    Api(20000, "describe_share_partitions", 0, 0, first_flexible=0),
 )
 APIS: dict[int, Api] = {api.key: api for api in _APIS}
+OWN_API_KEY_MIN = 20000
+"""APIs from here on are Millstream's own: see `protocol.own`."""
 TELEMETRY_APIS = frozenset({71, 72})
 """Offered only by a broker that collects the metrics of clients: they would push for nothing."""

@@ -10,8 +10,9 @@ Handlers need neither: they are written once, against the newest version of a re
 
 `encode_request` and `decode_response` are the reverse, for Millstream's own clients. kio encodes;
 `entities.py` decodes, and does not trust lengths. Modules are imported on first use of an API in a
-version. Durations are `timedelta` in decoded requests (kio's choice: `request.session_timeout`);
-responses may give them as int milliseconds, error codes as our `ErrorCode`, and arrays as lists.
+version; those of our own APIs are in `protocol.own`. Durations are `timedelta` in decoded requests
+(kio's choice: `request.session_timeout`); responses may give them as int milliseconds, error codes
+as our `ErrorCode`, and arrays as lists.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from threading import Lock
 from typing import Any, ParamSpec, TypeAlias, TypeVar, cast, get_args, get_type_hints
 
 from millstream.errors import ErrorCode, ProtocolError
+from millstream.protocol.apis import APIS, OWN_API_KEY_MIN
 from millstream.protocol.entities import TOO_SHORT, Reader, make_reader, nested_entity
 
 Fields: TypeAlias = Mapping[str, Any]
@@ -36,6 +38,7 @@ _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 _ERROR_CODES = {int(code): code for code in ErrorCode}
+_OWN_APIS = frozenset(api.name for api in APIS.values() if api.key >= OWN_API_KEY_MIN)
 _UUID_ZERO = uuid.UUID(int=0)
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _importing = Lock()
@@ -117,7 +120,10 @@ def _entity_class(api: str, version: int, kind: str) -> type[Any]:
     # at both ends deadlock, and Python fails one of them.
     with _importing:
         _load_kio()
-        module = import_module(f"kio.schema.{api}.v{version}.{kind}")
+        if api in _OWN_APIS:
+            module = import_module(f"millstream.protocol.own.{api}")
+        else:
+            module = import_module(f"kio.schema.{api}.v{version}.{kind}")
     name = "".join(part.capitalize() for part in api.split("_")) + kind.capitalize()
     cls: type[Any] = getattr(module, name)
     return cls

@@ -14,6 +14,7 @@ from millstream.broker.coordinators.key_hash import partition_for
 from millstream.broker.coordinators.share_state import SharePersister, coordinator_key
 from millstream.broker.peers.leaders import leader_of
 from millstream.coordination.cluster import SHARE_STATE_TOPIC
+from millstream.coordination.share_state import NO_LEADER_EPOCH
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -71,6 +72,13 @@ class RoutedPersister:
             key,
             lambda: self._local.read(key, leader_epoch),
             lambda broker: self._remote.read(broker, key, leader_epoch),
+        )
+
+    async def peek(self, key: SharePartitionKey) -> ShareState:
+        return await self._ask(
+            key,
+            lambda: self._local.peek(key),
+            lambda broker: self._remote.read(broker, key, NO_LEADER_EPOCH),
         )
 
     async def read_summary(self, key: SharePartitionKey, leader_epoch: int) -> ShareStateSummary:

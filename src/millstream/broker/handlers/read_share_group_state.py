@@ -37,6 +37,8 @@ async def read_share_group_state(
     is_from_broker = (context.client_id or "").startswith(CLIENT_ID_PREFIX)
 
     async def read(key: SharePartitionKey, partition: Any) -> dict[str, Any]:
+        if partition.leader_epoch == NO_LEADER_EPOCH and is_from_broker:
+            return _fields(await persister.peek(key), with_due_times=True)
         if partition.leader_epoch == NO_LEADER_EPOCH:
             state = _live(context, key, await persister.peek(key))
             return _fields(state, delayed_after_ms=context.services.clock.now_ms())

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from millstream.broker.error_codes import SHARE_STATE_GONE, to_member_error
 from millstream.config.groups import (
@@ -26,10 +26,16 @@ from millstream.config.groups import (
     LATEST_TIMESTAMP,
     share_reset_timestamp_ms,
 )
-from millstream.coordination.share_state import NO_START_OFFSET, SharePartitionKey, StateBatch
+from millstream.coordination.share_state import (
+    NO_START_OFFSET,
+    DeliveryState,
+    SharePartitionKey,
+    StateBatch,
+)
 from millstream.coordination.sharing.acquisition import Acquired, Wish, acquire
 from millstream.coordination.sharing.changes import Change
 from millstream.coordination.sharing.limits import Limits
+from millstream.coordination.sharing.runs import Run
 from millstream.coordination.sharing.window import Dying, ShareWindow
 from millstream.errors import ApiError, ErrorCode
 
@@ -45,6 +51,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LETTERS_AT_ONCE = 500
+NO_TIME = -1
 LETTER_RETRY_SECONDS = 0.5
 LETTER_RETRY_SECONDS_MAX = 30.0
 
@@ -96,6 +103,18 @@ class LeaderListener(Protocol):
     def leader_ended(self, leader: ShareLeader) -> None: ...
 
     def leader_rests(self, leader: ShareLeader) -> None: ...
+
+
+class InFlight(NamedTuple):
+    """Consecutive records with the same state, for tools."""
+
+    first_offset: int
+    last_offset: int
+    state: DeliveryState
+    delivery_count: int
+    member_id: str | None  # that holds them
+    is_delayed: bool
+    remaining_ms: int  # of the lock or of the delay
 
 
 class ShareLeader:
@@ -372,6 +391,24 @@ class ShareLeader:
     def describe(self) -> list[StateBatch]:
         return [] if self.window is None else self._to_wall_clock(self.window.describe())
 
+    def in_flight(self) -> list[InFlight] | None:
+        """Every record of the window with the member that holds it; None while it is loading."""
+        if self.window is None:
+            return None
+        now_ms = self._clock.monotonic_ms()
+        return [
+            InFlight(
+                run.first,
+                run.last,
+                run.state,
+                run.delivery_count,
+                run.member_id if run.state is DeliveryState.ACQUIRED else None,
+                bool(run.due_ms),
+                max(0, until_ms - now_ms) if (until_ms := _ends_at(run)) else NO_TIME,
+            )
+            for run in self.window.runs
+        ]
+
     # Waiting fetches
 
     def watch(self, fetch: WaitingFetch) -> None:
@@ -550,3 +587,8 @@ def _at_most(count: int, dying: Iterable[Dying]) -> list[Dying]:
         some.append(run._replace(last_offset=last_offset))
         count -= last_offset - run.first_offset + 1
     return some
+
+
+def _ends_at(run: Run) -> int:
+    """When the lock or the delay of these records ends; 0 if there is none."""
+    return run.lock_end_ms if run.state is DeliveryState.ACQUIRED else run.due_ms

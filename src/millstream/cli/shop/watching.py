@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from confluent_kafka import Message
 
+from millstream.admin.groups import committed_offsets
 from millstream.cli.cluster import Cluster
-from millstream.cli.lag import committed_offsets
 from millstream.cli.letters import Letter
 from millstream.cli.shop import sales_2
 from millstream.cli.shop.pipelines import (
@@ -124,7 +124,7 @@ class Watcher:
         self._views.close()
 
     def _position(self, pipeline: PipelineSpec) -> Position:
-        committed = committed_offsets(self.cluster, pipeline.group_id)
+        committed = committed_offsets(self.cluster.protocol, pipeline.group_id)
         (read,) = pipeline.reads.values()
         places = [(read.name, index) for index in range(read.partitions)]
         done = sum(committed.get(place, 0) for place in places)

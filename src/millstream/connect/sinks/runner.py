@@ -80,7 +80,7 @@ class BadRecordFound(MillstreamError):
 
 @dataclass
 class Progress:
-    """What a runner has done so far: counts since it was started, and its present lag."""
+    """What a runner has done so far."""
 
     records: int = 0
     writes: int = 0

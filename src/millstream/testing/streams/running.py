@@ -64,7 +64,7 @@ class SeenArrival(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The results of a run as a stream, by output and batch, and what Spark dropped."""
+    """What a run as a stream brought."""
 
     batches: dict[str, list[Rows]]  # of each output, by Spark's batches
     changed: list[ChangedBatch]
@@ -73,7 +73,6 @@ class Outcome:
     dropped_by_spark: int
 
     def rows(self, output: str = ONLY) -> Rows:
-        """All rows of an output, in the order of their batches."""
         return [row for rows in self.batches[output] for row in rows]
 
 

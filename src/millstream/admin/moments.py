@@ -1,4 +1,4 @@
-"""Parses points in time and durations from the command line, and formats them for tables.
+"""Parses points in time and durations as users write them, and formats them for tables.
 
 A point in time: `2026-11-14`, `2026-11-14T08:30`, `2026-11-14T08:30:00.250+01:00`, `1763108400000`
 (milliseconds since 1970), `now`, `today`, `yesterday`, or a span ago: `15m`, `2h30m`, `7d`.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 
-from millstream.cli.failures import usage_error
+from millstream.admin.errors import InvalidArgument
 
 UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
@@ -36,7 +36,7 @@ def parse_span_ms(text: str) -> int:
             ).total_seconds()
             * 1000
         )
-    raise usage_error(f"{text!r} is not a span of time; write 90s, 15m, 2h30m, 7d or PT1H30M")
+    raise InvalidArgument(f"{text!r} is not a span of time; write 90s, 15m, 2h30m, 7d or PT1H30M")
 
 
 def parse_moment_ms(text: str, now: datetime) -> int:
@@ -53,7 +53,7 @@ def parse_moment_ms(text: str, now: datetime) -> int:
     try:
         moment = datetime.fromisoformat(compact)
     except ValueError:
-        raise usage_error(
+        raise InvalidArgument(
             f"{text!r} is not a moment; write 2026-11-14T08:30, yesterday, 15m (ago) "
             "or milliseconds since 1970"
         ) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.cli.lag import PartitionLag, warnings
+from millstream.admin.lag import PartitionLag, warnings
 
 DAY_MS = 86_400_000
 

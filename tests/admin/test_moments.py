@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from millstream.cli.failures import CommandFailed
-from millstream.cli.moments import parse_moment_ms, parse_span_ms, show_moment, show_span, to_ms
+from millstream.admin.errors import InvalidArgument
+from millstream.admin.moments import parse_moment_ms, parse_span_ms, show_moment, show_span, to_ms
 
 NOW = datetime(2026, 11, 15, 12, 30, tzinfo=timezone(timedelta(hours=1)))
 HOUR_MS = 3_600_000
@@ -34,7 +34,7 @@ def test_span_is_understood(text: str, span_ms: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "5", "h", "5 parsecs", "P", "PT", "-5m"])
 def test_span_that_makes_no_sense_is_refused(text: str) -> None:
-    with pytest.raises(CommandFailed, match="is not a span of time"):
+    with pytest.raises(InvalidArgument, match="is not a span of time"):
         parse_span_ms(text)
 
 
@@ -58,7 +58,7 @@ def test_moment_is_understood(text: str, moment: datetime) -> None:
 
 @pytest.mark.parametrize("text", ["", "tomorrow-ish", "2026", "1763108400", "2026-13-01"])
 def test_moment_that_makes_no_sense_is_refused(text: str) -> None:
-    with pytest.raises(CommandFailed, match="is not a moment"):
+    with pytest.raises(InvalidArgument, match="is not a moment"):
         parse_moment_ms(text, NOW)
 
 

@@ -1,1 +1,0 @@
-"""The documentation site: what is different there from the Markdown in the repository."""
