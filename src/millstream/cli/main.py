@@ -49,6 +49,7 @@ COMMANDS = {
     ),
     "views": CommandGroup("Serve the maintained views of pipelines over HTTP.", RUN),
     "cert": CommandGroup("Make certificates to try TLS on one machine.", RUN),
+    "console": CommandGroup("Show and steer a cluster in a browser, until Ctrl-C.", RUN),
     "prepare": CommandGroup("Make pipelines start faster in this Python environment.", RUN),
     "cluster": CommandGroup(
         "Show the brokers of a cluster, its controller, and partitions that need attention.", USE

@@ -1,0 +1,65 @@
+"""`millstream console`: serve the console of any Kafka cluster, until Ctrl-C."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from millstream.cli.failures import CommandFailed
+from millstream.cli.options import BOOTSTRAP_DEFAULT, BootstrapServer, ClientConfig
+from millstream.client.security import read_connection
+from millstream.console.settings import LISTEN_DEFAULT, ConsoleSettings
+
+app = typer.Typer(
+    help="Show and steer a cluster in a browser, until Ctrl-C.",
+    rich_markup_mode="rich",
+    add_completion=False,
+)
+
+
+@app.command()
+def console(
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Address of the console. Port 0: any free one.")
+    ] = LISTEN_DEFAULT,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Answer to this name too; repeatable."),
+    ] = None,
+    bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
+    client_config: ClientConfig = None,
+) -> None:
+    """Show and steer a cluster in a browser, until Ctrl-C.
+
+    The console is a Kafka client like any other: it shows Millstream and Apache Kafka. Needs the
+    extra 'console'.
+
+    [bold]Examples[/bold]
+
+    \b
+      millstream console
+      millstream console --bootstrap-server kafka1:9092,kafka2:9092 --listen 127.0.0.1:8085
+      millstream console --client-config client.properties
+    """
+    try:
+        from millstream.console.server import ConsoleServer
+    except ModuleNotFoundError as missing:
+        raise needs_extra(missing) from None
+
+    security, servers = read_connection(client_config) if client_config else ({}, None)
+    if servers is not None and bootstrap_server == BOOTSTRAP_DEFAULT:
+        bootstrap_server = servers
+    settings = ConsoleSettings(
+        bootstrap_servers=bootstrap_server,
+        client_settings=security,
+        allowed_hosts=tuple(allow_host or ()),
+    )
+    server = ConsoleServer(settings, listen)
+    server.run(ready=lambda: typer.echo(f"console of {settings.bootstrap_servers} at {server.url}"))
+
+
+def needs_extra(missing: ModuleNotFoundError) -> CommandFailed:
+    return CommandFailed(
+        f"the console needs {missing.name}: install it with pip install 'millstream[console]'"
+    )

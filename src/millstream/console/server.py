@@ -1,0 +1,147 @@
+"""Serves a console: in the foreground, or in a thread beside a broker, with its own event loop, so
+that no page delays a request of the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import uvicorn
+
+from millstream.console.app import create_app
+from millstream.console.settings import ConsoleSettings
+from millstream.errors import ConfigError, MillstreamError
+
+STOP_SECONDS_MAX = 10.0
+TIDY_SECONDS = 20.0
+CONNECTIONS_MAX = 2_000
+_log = logging.getLogger(__name__)
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals alone: they are handled here, or are the broker's."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class ConsoleServer:
+    """One console at one address. `run` blocks; `start` and `stop` use a thread."""
+
+    def __init__(self, settings: ConsoleSettings, listen: str) -> None:
+        self._settings = settings
+        self._socket = bind(listen)
+        host, port = self._socket.getsockname()[:2]
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    def run(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Serve until `stop`; in the main thread, until SIGINT or SIGTERM."""
+        import uvloop  # not earlier: tools that only look at the settings do without
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self._serve(ready))
+
+    def start(self) -> None:
+        """Serve in a thread; returns when it answers."""
+        ready = threading.Event()
+
+        def serve() -> None:
+            try:
+                self.run(ready.set)
+            except BaseException as error:  # noqa: BLE001 (raised by `start`, or logged)
+                self._failure = error
+                _log.exception("the console stopped")
+            finally:
+                ready.set()
+
+        self._thread = threading.Thread(target=serve, name="console", daemon=True)
+        self._thread.start()
+        ready.wait()
+        if self._failure is not None:
+            raise MillstreamError(f"the console did not start: {self._failure}") from self._failure
+
+    def stop(self) -> None:
+        if self._thread is None or self._loop is None or self._stopping is None:
+            return
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(STOP_SECONDS_MAX)
+
+    async def _serve(self, ready: Callable[[], None]) -> None:
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._loop.add_signal_handler(number, self._stopping.set)
+        app = create_app(self._settings)
+        config = uvicorn.Config(
+            app,
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=2,
+        )
+        server = _Server(config)
+        # The line of `ready` is enough.
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        serving = asyncio.create_task(server.serve(sockets=[self._socket]))
+        try:
+            while not server.started and not serving.done():
+                await asyncio.sleep(0.01)
+            ready()
+            await self._watch(serving, app.state.sessions.close_idle)
+        finally:
+            app.state.streams.close()
+            server.should_exit = True
+            await serving
+            app.state.sessions.close()
+            self._socket.close()
+
+    async def _watch(self, serving: asyncio.Task[None], tidy: Callable[[], None]) -> None:
+        assert self._stopping is not None
+        stopping = asyncio.create_task(self._stopping.wait())
+        while not serving.done() and not stopping.done():
+            await asyncio.wait(
+                [serving, stopping],
+                timeout=TIDY_SECONDS,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            tidy()
+        stopping.cancel()
+
+
+def bind(listen: str) -> socket.socket:
+    """A socket at HOST:PORT; port 0 is any free one. Raises `ConfigError`."""
+    host, colon, port = listen.rpartition(":")
+    host = host.strip("[]")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"console address {listen!r}: write it as HOST:PORT")
+    try:
+        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = found[0]
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            bound.listen(256)
+        except BaseException:
+            bound.close()
+            raise
+    except OSError as error:
+        raise ConfigError(f"the console cannot listen on {listen}: {error.strerror}") from error
+    return bound

@@ -1,0 +1,44 @@
+"""The application: routes, static files, cookies, names in paths."""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers
+from starlette.routing import Mount, Route
+
+from millstream.console.app import COOKIE, create_app, is_script
+from millstream.console.settings import ConsoleSettings
+from tests.console.conftest import Console
+
+
+def test_actions_are_made_by_post_only() -> None:
+    """`actions.post` checks tokens; a route of its own for POST would not."""
+    for route in create_app(ConsoleSettings("127.0.0.1:1")).routes:
+        if isinstance(route, Mount):
+            continue
+        assert isinstance(route, Route)
+        if route.methods and "POST" in route.methods:
+            assert route.endpoint.__qualname__ == "post.<locals>.checked"
+            assert route.methods == {"POST"}
+
+
+def test_static_files_are_kept_by_browsers(console: Console) -> None:
+    status, headers, body = console.get("/static/console.css?v=1")
+    assert status == 200
+    assert "immutable" in headers["cache-control"]
+    assert "light-dark" in body
+    assert "set-cookie" not in headers
+    for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2fapp.py"):
+        assert console.get(path)[0] == 404
+
+
+def test_cookie_is_for_this_site_only(console: Console) -> None:
+    cookie = console.get("/")[1]["set-cookie"]
+    assert cookie.startswith(f"{COOKIE}=")
+    assert cookie.endswith("; Path=/; HttpOnly; SameSite=Strict")
+    assert "set-cookie" not in console.get("/", Cookie=cookie.partition(";")[0])[1]
+
+
+def test_scripts_are_no_browsers() -> None:
+    assert is_script(Headers({"X-Millstream-Console": "1"}))
+    assert not is_script(Headers({}))
+    assert not is_script(Headers({"X-Millstream-Console": "1", "Origin": "http://localhost"}))
