@@ -6,10 +6,10 @@ import logging
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 from uuid import UUID
 
-from millstream.client.cluster import Cluster, TopicInfo, check
+from millstream.client.cluster import Cluster, TopicInfo
+from millstream.client.offsets import list_offsets
 from millstream.errors import ApiError, ConfigError, ErrorCode
 from millstream.partitions import TopicPartition
 from millstream.pipelines.offsets import (
@@ -21,8 +21,6 @@ from millstream.pipelines.offsets import (
 )
 from millstream.pipelines.reading.options import Position, ReadOptions
 
-READ_UNCOMMITTED = 0
-READ_COMMITTED = 1
 ATTEMPTS_FOR_MISSING = 4
 PAUSE_FOR_MISSING_SECONDS = 0.25
 
@@ -180,57 +178,13 @@ class Positions:
         self, timestamps_ms: Mapping[TopicPartition, int], *, read_committed: bool | None = None
     ) -> Offsets:
         """Offsets by timestamp, or by EARLIEST and LATEST; -1 where no record is as new."""
-        if not timestamps_ms:
-            return {}
         committed = self._options.read_committed if read_committed is None else read_committed
-        return self._cluster.retrying(lambda: self._ask_leaders(timestamps_ms, committed))
-
-    def _ask_leaders(
-        self, timestamps_ms: Mapping[TopicPartition, int], read_committed: bool
-    ) -> Offsets:
-        by_leader: dict[int, dict[str, list[tuple[int, int]]]] = {}
-        for (topic, partition), timestamp in timestamps_ms.items():
-            leader = self._cluster.leader(topic, partition)
-            topics = by_leader.setdefault(leader, {})
-            topics.setdefault(topic, []).append((partition, timestamp))
-        found: Offsets = {}
-        for leader, topics in by_leader.items():
-            answer = self._cluster.connection(leader).call(
-                "list_offsets", _list_offsets(topics, read_committed)
-            )
-            for topic in answer.topics:
-                for it in topic.partitions:
-                    check(
-                        it.error_code,
-                        f"offsets of {topic.name}-{it.partition_index}",
-                        "list_offsets",
-                    )
-                    found[topic.name, int(it.partition_index)] = int(it.offset)
-        return found
+        return list_offsets(self._cluster, timestamps_ms, read_committed=committed)
 
 
 def _is_internal(topic: TopicInfo) -> bool:
     """Brokers know their own; a query that read its decisions would have to make more, for ever."""
     return topic.is_internal or topic.name == DECISIONS_TOPIC
-
-
-def _list_offsets(
-    topics: Mapping[str, list[tuple[int, int]]], read_committed: bool
-) -> Mapping[str, Any]:
-    return {
-        "replica_id": -1,
-        "isolation_level": READ_COMMITTED if read_committed else READ_UNCOMMITTED,
-        "topics": [
-            {
-                "name": name,
-                "partitions": [
-                    {"partition_index": it, "current_leader_epoch": -1, "timestamp": timestamp}
-                    for it, timestamp in partitions
-                ],
-            }
-            for name, partitions in topics.items()
-        ],
-    }
 
 
 def _check_named(

@@ -84,7 +84,7 @@ def ranges_of(document: Versions, version: str, topic: str, ends: Offsets) -> li
 
 def read_range(cluster: Cluster, wanted: OffsetRange) -> Iterator[RecordBytes]:
     """The committed records; raises `ConfigError` if a transaction in them stays open."""
-    from millstream.pipelines.reading.arrow import binary_array
+    from millstream.records.arrow import binary_array
 
     topic, partition, offset, end = wanted
     deadline = clock.monotonic() + OPEN_TRANSACTION_SECONDS_MAX
