@@ -1,12 +1,4 @@
-"""Aggregates as pure functions.
-
-    seat = Aggregate("seat", FREE, decide, evolve)
-
-    def decide(state, command):  # the command is valid in this state: its events; or a `Refusal`
-    def evolve(state, event):    # the state after the event; events are facts, none is refused
-
-`version` is that of `evolve` and of the state's form: a snapshot of another version is not used.
-"""
+"""Aggregates as pure functions. Events are facts: only a command can be refused."""
 
 from __future__ import annotations
 
@@ -54,7 +46,14 @@ class Upcasters:
 
 @dataclass(frozen=True)  # no slots: `Aggregate[State, Command](...)` sets an attribute
 class Aggregate(Generic[State, Command]):
-    """See the module."""
+    """A state that events change, and the function that decides which commands are valid in it.
+
+        seat = Aggregate("seat", FREE, decide, evolve)
+
+    `decide(state, command)` returns the events of a valid command, or a `Refusal`.
+    `evolve(state, event)` returns the state after an event. Both are pure functions. `version` is
+    that of `evolve` and of the state's form: a snapshot of another version is not used.
+    """
 
     name: str
     initial: State

@@ -46,7 +46,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """An event in the log."""
+    """An event in the log: with its aggregate, its version and where it came from."""
 
     aggregate_id: str
     version: int

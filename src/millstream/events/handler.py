@@ -1,11 +1,8 @@
 """Handles commands: reads, decides, and appends if nobody else was faster.
 
-    handler = CommandHandler(log, aggregate)
-    outcome = handler.handle("seat-12a", Claim("ada"))     # Accepted or Refusal
-
-The topic must have conditional append. Any number of handlers, in any processes, may handle
-commands of the same aggregates: of two that decide on the same version, one is accepted by the
-broker, and the other one reads the new event and decides again.
+Any number of handlers, in any processes, may handle commands of the same aggregates: of two that
+decide on the same version, one is accepted by the broker, and the other one reads the new event and
+decides again.
 
 A command with the id of an earlier one (`Origin`) is carried out once: also after a crash between
 the append and the answer, as long as it is among the last commands of its aggregate.
@@ -31,7 +28,7 @@ BACKOFF_SECONDS_MAX = 0.05
 
 
 class TooManyConflicts(MillstreamError):
-    """Others were faster each time."""
+    """Of every attempt to append, another handler was faster. Handle the command again later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,14 @@ class Accepted:
 
 
 class CommandHandler(Generic[State, Command]):
-    """See the module. One thread at a time."""
+    """Handles commands: reads the aggregate, decides, and appends if no other handler was faster.
+
+        handler = CommandHandler(log, aggregate)
+        outcome = handler.handle("seat-12a", Claim("ada"))     # Accepted or Refusal
+
+    The topic must have conditional append. Any number of handlers, in any processes, may handle
+    commands of the same aggregates; each handler is used by one thread at a time.
+    """
 
     def __init__(
         self,

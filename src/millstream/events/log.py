@@ -79,6 +79,7 @@ class EventLog:
         self.close()
 
     def close(self) -> None:
+        """Close the connections to the cluster."""
         self.cluster.close()
 
     def create(self, partitions: int = 1, settings: Mapping[str, str] | None = None) -> None:
@@ -133,6 +134,7 @@ class EventLog:
         return log_end_offset(self.cluster, self.topic, partition)
 
     def start_offset(self, partition: int) -> int:
+        """The first offset of a partition that is not deleted."""
         return log_start_offset(self.cluster, self.topic, partition)
 
     # Writing

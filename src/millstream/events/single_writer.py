@@ -83,6 +83,7 @@ class SingleWriter(Generic[State, Command]):
         self._position = self._committed_position()
 
     def close(self) -> None:
+        """Close the connections to the cluster."""
         self._events.close()
 
     def run(self, is_stopped: Callable[[], bool]) -> None:

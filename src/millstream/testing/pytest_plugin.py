@@ -63,6 +63,7 @@ class SharedBroker:
         return f"{prefix}-{self._session}-{next(self._numbers)}"
 
     def unique_group(self, prefix: str = "group") -> str:
+        """The name of a group that no other test uses."""
         return f"{prefix}-{self._session}-{next(self._numbers)}"
 
 

@@ -109,6 +109,7 @@ class Views:
         return self._database.watch()
 
     def close(self) -> None:
+        """Close the connections to the store."""
         self._database.close()
 
     def __enter__(self) -> Views:
@@ -190,7 +191,7 @@ class Snapshot:
 
 
 class View:
-    """One view in a snapshot."""
+    """One view in a snapshot: its rows by key, by a condition, and their changes."""
 
     def __init__(
         self,
@@ -257,6 +258,7 @@ class View:
         return self._snapshot.sql(text, values, **limits)
 
     def count(self) -> int:
+        """The number of rows."""
         ((found,),) = self._session.rows(f"SELECT count(*) FROM ({self.relation()}) AS v")
         return int(found)
 

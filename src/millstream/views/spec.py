@@ -34,6 +34,7 @@ class Stamp:
 
     @classmethod
     def parse(cls, query: str, number: int, offsets: str | None, ids: str | None) -> Stamp:
+        """The stamp of one query, from the columns of the store."""
         nested = {} if offsets is None else json.loads(offsets)
         return cls(
             {
@@ -46,6 +47,7 @@ class Stamp:
         )
 
     def as_json(self) -> dict[str, Any]:
+        """The stamp as JSON has it: offsets by topic and partition, ids of topics, numbers."""
         nested: dict[str, dict[str, int]] = {}
         for (topic, partition), offset in sorted(self.offsets.items()):
             nested.setdefault(topic, {})[str(partition)] = offset

@@ -42,6 +42,7 @@ class Capture:
 
     @classmethod
     def of(cls, settings: CaptureSettings) -> Self:
+        """A capture with settings that are parsed already."""
         capture = cls.__new__(cls)
         capture.settings = settings
         capture.progress = Progress()

@@ -86,7 +86,8 @@ class TopicConfig:
 
 @dataclass(frozen=True)
 class SinkConfig:
-    """A sink as declared."""
+    """A sink as declared: its name, the broker, the target's address, and what it takes of each
+    topic. Made by `load_config` or `parse_config`."""
 
     name: str
     broker: str
@@ -129,6 +130,8 @@ def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> SinkC
 def parse_config(
     given: Mapping[str, Any], where: str = "sink", directory: Path = Path()
 ) -> SinkConfig:
+    """The sink that a parsed TOML file declares. `where` names it in errors; paths in it are
+    relative to `directory`."""
     refuse_unknown(given, _NAMES, where)
     given = _with_client_config(given, where, directory)
     missing = [name for name in ("name", "broker", "to", "topics") if not given.get(name)]

@@ -80,7 +80,7 @@ class BadRecordFound(MillstreamError):
 
 @dataclass
 class Progress:
-    """What a runner has done so far."""
+    """What a runner has done so far: counts since it was started, and its present lag."""
 
     records: int = 0
     writes: int = 0

@@ -24,6 +24,8 @@ from typing import Literal, get_args
 from millstream.errors import ConfigError
 
 Mode = Literal["upsert", "append", "replace"]
+"""How rows are applied: by their key, added, or in place of all rows."""
+
 # How the addresses of databases begin.
 SQLITE = "sqlite:///"
 POSTGRES = ("postgresql://", "postgres://")

@@ -42,7 +42,9 @@ from millstream.pipelines.state.pages import (
 from millstream.pipelines.state.tables import NO_HORIZON, PageInfo, StateTableSpec, Table
 
 NO_WATERMARK = -(2**62)  # adding or subtracting a lateness stays within 64 bits
+"""The watermark of a stream that has none yet, in microseconds."""
 END_OF_TIME = 2**62
+"""The watermark after the last row, in microseconds."""
 
 
 class InputSpec(NamedTuple):

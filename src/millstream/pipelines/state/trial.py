@@ -71,6 +71,7 @@ class Trial:
         return concat(results)
 
     def advance(self, watermark_us: int) -> pa.RecordBatch:
+        """Advance the watermark without rows; returns what the operator emits."""
         return self.feed({}, watermark_us)
 
     def finish(self) -> pa.RecordBatch:

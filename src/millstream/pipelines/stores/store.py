@@ -57,6 +57,7 @@ class Store(ABC):
             return self._epochs[query]
 
     def last_batch(self, query: str) -> int | None:
+        """The last batch of a query that is in the store, or None."""
         progress = self.progress(query)
         return None if progress is None or progress.batch_id == FORGOTTEN else progress.batch_id
 
@@ -189,7 +190,8 @@ class Store(ABC):
         return self._write_tables(outputs, mark)
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the connections to the database."""
 
     def __enter__(self) -> Self:
         return self

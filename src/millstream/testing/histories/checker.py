@@ -40,7 +40,7 @@ from millstream.testing.histories.shares import acknowledgements, find_broken_sh
 
 
 def check(history: Iterable[Operation]) -> Report:
-    """All anomalies of a history."""
+    """Find all anomalies of a history: lost, repeated, reordered and torn records, and more."""
     evidence = Evidence(history)
     cases = [case for find in CHECKS for case in find(evidence)]
     return Report(summarize(evidence), cases)

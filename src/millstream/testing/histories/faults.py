@@ -100,6 +100,7 @@ class BrokerProcess:
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
+        """Continue a process that is paused."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
@@ -160,6 +161,7 @@ class Nemesis:
     failure: BaseException | None = None
 
     def start(self) -> None:
+        """Inject faults in a thread until `stop`."""
         self._dice = random.Random(f"nemesis {self.seed}")
         self._targets = random.Random(f"targets {self.seed}")
         self._stopping = threading.Event()
@@ -201,4 +203,5 @@ class Nemesis:
         self.tell("healthy again")
 
     def tell(self, event: str) -> None:
+        """Add a line to `events`, with the seconds since the start."""
         self.events.append(f"{time.monotonic() - self._began:6.1f} s  {event}")

@@ -48,6 +48,8 @@ def differ_in_incarnation(one: str, other: str) -> bool:
 
 
 class Kind(StrEnum):
+    """What kind of operation a client performed."""
+
     SEND = "send"  # records outside of transactions
     POLL = "poll"  # records read by a consumer, read-committed
     TXN = "txn"  # a transaction: records sent, and the records read whose offsets it commits
@@ -56,6 +58,8 @@ class Kind(StrEnum):
 
 
 class Outcome(StrEnum):
+    """Whether an operation took effect: `OK`, it did; `FAIL`, it did not; `INFO`, unknown."""
+
     OK = "ok"
     FAIL = "fail"
     INFO = "info"
@@ -139,6 +143,7 @@ class History:
         self.operations: list[Operation] = list(operations)
 
     def record(self, operation: Operation) -> None:
+        """Add an operation that has ended."""
         self.operations.append(operation)
 
     def __len__(self) -> int:
@@ -148,6 +153,7 @@ class History:
         return iter(self.operations)
 
     def save(self, path: str | Path) -> None:
+        """Write the history to a file, one operation per line, as JSON."""
         with Path(path).open("w", encoding="utf-8") as file:
             file.write(json.dumps({"format": FORMAT, "version": FORMAT_VERSION}) + "\n")
             for operation in self.operations:
@@ -155,6 +161,7 @@ class History:
 
     @classmethod
     def load(cls, path: str | Path) -> History:
+        """Read a history that `save` wrote."""
         with Path(path).open(encoding="utf-8") as file:
             try:
                 header = json.loads(file.readline())

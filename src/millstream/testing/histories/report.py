@@ -48,7 +48,7 @@ class Case(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """How much was checked."""
+    """How much was checked, as counts."""
 
     operations: int
     processes: int
@@ -69,13 +69,14 @@ class AnomaliesFound(MillstreamError, AssertionError):
 
 @dataclass(frozen=True)
 class Report:
-    """The result for one history."""
+    """The result for one history: how much was checked, and every anomaly with its evidence."""
 
     summary: Summary
     anomalies: Sequence[Case]
 
     @property
     def is_good(self) -> bool:
+        """Whether there is no anomaly."""
         return not self.anomalies
 
     @property
@@ -84,6 +85,7 @@ class Report:
         return dict(Counter(case.anomaly for case in self.anomalies))
 
     def raise_if_bad(self) -> None:
+        """Raise `AnomaliesFound` if there is an anomaly."""
         if self.anomalies:
             raise AnomaliesFound(str(self))
 

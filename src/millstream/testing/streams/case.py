@@ -22,7 +22,11 @@ Row: TypeAlias = Mapping[str, Any]
 Fault = Literal[
     "restart", "crash before work", "crash before sink", "crash after sink", "lost commit"
 ]
+"""What can happen to a run between two batches, or within one."""
+
 ALL_FAULTS: tuple[Fault, ...] = get_args(Fault)
+"""Every `Fault`."""
+
 CRASH = "crash "
 
 

@@ -49,6 +49,7 @@ class Disorder:
             duration_us(self.late_by, "late_by", zero_allowed=True)
 
     def within_us(self, inputs: Mapping[str, Input]) -> int:
+        """By how much rows may be out of order, in microseconds."""
         if self.within is not None:
             return duration_us(self.within, "within", zero_allowed=True)
         return min((it.delay_us for it in inputs.values() if it.delay_us is not None), default=0)

@@ -64,7 +64,7 @@ class SeenArrival(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run as a stream brought."""
+    """The results of a run as a stream, by output and batch, and what Spark dropped."""
 
     batches: dict[str, list[Rows]]  # of each output, by Spark's batches
     changed: list[ChangedBatch]
@@ -73,6 +73,7 @@ class Outcome:
     dropped_by_spark: int
 
     def rows(self, output: str = ONLY) -> Rows:
+        """All rows of an output, in the order of their batches."""
         return [row for rows in self.batches[output] for row in rows]
 
 

@@ -129,6 +129,7 @@ class StreamTrial:
         return outcome
 
     def close(self) -> None:
+        """Delete the trial's files."""
         self._place.cleanup()
 
     def __enter__(self) -> StreamTrial:

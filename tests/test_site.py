@@ -1,0 +1,203 @@
+"""The documentation site: it builds without a warning, its links work, and it loads nothing."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from tools.site import pages
+
+ROOT = Path(__file__).resolve().parent.parent
+API = ROOT / "docs" / "reference" / "api"
+LOADING = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "srcset"}
+
+
+class References(HTMLParser):
+    """What a page loads, where it links to, and the anchors that it has."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loaded: set[str] = set()
+        self.linked: set[str] = set()
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.anchors |= {it for it in (given.get("id"), given.get("name")) if it}
+        if target := given.get(LOADING.get(tag, "")):
+            self.loaded.add(target)
+        if tag == "a" and (target := given.get("href")):
+            self.linked.add(target)
+
+
+def build(directory: Path) -> None:
+    """The site, built as `make site` builds it. Warnings are errors."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(directory)],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(900)
+def test_site_builds_without_warnings_and_is_complete(tmp_path: Path) -> None:
+    build(tmp_path)
+    parsed = {
+        path.relative_to(tmp_path).as_posix(): References(path.read_text(encoding="utf-8"))
+        for path in tmp_path.rglob("*.html")
+        if path.name != "404.html"  # served under any address
+    }
+    assert {"index.html", "CHANGELOG.html", "examples/queues.py.html"} <= parsed.keys()
+    problems = []
+    for name, page in parsed.items():
+        problems += [f"{name} loads {it}" for it in page.loaded if urlsplit(it).netloc]
+        for target in page.loaded | page.linked:
+            if urlsplit(target).scheme in ("", "file") and not urlsplit(target).netloc:
+                problems += broken(tmp_path, parsed, name, target)
+    assert not problems, "\n".join(sorted(problems))
+    index = (tmp_path / "search" / "search_index.js").read_text(encoding="utf-8")
+    assert "reference/api/broker.html#millstream.Broker.start" in index
+    assert "examples/queues.py.html" not in index
+
+
+def broken(site: Path, parsed: dict[str, References], name: str, target: str) -> list[str]:
+    path, anchor = urlsplit(target).path, urlsplit(target).fragment
+    file = (site / name).parent / unquote(path) if path else site / name
+    if not file.is_file():
+        return [f"{name} refers to {target}, which does not exist"]
+    page = parsed.get(file.resolve().relative_to(site.resolve()).as_posix())
+    is_known = page is None or not anchor or unquote(anchor) in page.anchors
+    return [] if is_known or anchor.startswith("only-") else [f"{name}: no anchor {target}"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_site_searches_in_a_browser_without_a_server(tmp_path: Path) -> None:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("no chromium")
+    build(tmp_path)
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for scheme in ("light", "dark"):
+            page = browser.new_page(color_scheme=scheme)
+            said: list[str] = []
+            page.on("console", lambda message, said=said: said.append(message.text))
+            page.on("pageerror", lambda error, said=said: said.append(str(error)))
+            asked: list[str] = []
+            page.on("request", lambda request, asked=asked: asked.append(request.url))
+            page.goto((tmp_path / "index.html").as_uri())
+            page.keyboard.press("s")
+            page.keyboard.type("dead letter")
+            hit = page.locator(".md-search-result__item a[href*='guides/queues.html']").first
+            hit.wait_for(timeout=60_000)
+            assert said == []
+            assert [it for it in asked if not it.startswith(("file:", "data:", "blob:"))] == []
+            expected = "slate" if scheme == "dark" else "default"
+            assert page.locator(f"body[data-md-color-scheme={expected}]").count() == 1
+        browser.close()
+
+
+def directives() -> set[str]:
+    """The names that the pages of the API document."""
+    texts = [path.read_text(encoding="utf-8") for path in API.glob("*.md")]
+    return set(re.findall(r"^::: (\S+)$", "\n".join(texts), re.MULTILINE))
+
+
+def exported(package: str) -> list[str]:
+    """`__all__` of a package, read without an import; empty for a module."""
+    path = ROOT / "src" / Path(*package.split(".")) / "__init__.py"
+    if not path.exists():
+        return []
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return [f"{package}.{name}" for name in ast.literal_eval(node.value)]
+    return []
+
+
+def test_api_reference_has_every_exported_name() -> None:
+    overview = (API / "README.md").read_text(encoding="utf-8")
+    packages = {"millstream", *re.findall(r"`(millstream\.[a-z_.]+)`", overview)}
+    documented = directives() | {"millstream.pipelines.pipeline"}  # its module has the same name
+    names = [name for package in sorted(packages) for name in exported(package)]
+    assert len(names) > 100
+    assert [name for name in names if name not in documented] == []
+
+
+def test_every_page_of_the_api_is_listed() -> None:
+    overview = (API / "README.md").read_text(encoding="utf-8")
+    files = {path.name for path in API.glob("*.md")} - {"README.md"}
+    assert set(re.findall(r"^- \[[^\]]+\]\(([\w-]+\.md)\)", overview, re.MULTILINE)) == files
+
+
+def test_links_out_of_docs_lead_to_pages_of_the_site() -> None:
+    text = "See [it](../../examples/a.py#L3), [the log](../../CHANGELOG.md) and [b](b.md#x)."
+    assert pages.for_site(text, "docs/guides/a.md") == (
+        "See [it](../examples/a.py.md#L3), [the log](../CHANGELOG.md) and [b](b.md#x)."
+    )
+    assert pages.for_site("[a](docs/a.md)", "CHANGELOG.md") == "[a](a.md)"
+
+
+def test_fenced_blocks_keep_their_text_and_show_their_file() -> None:
+    text = "```python shop.py\nx = [a](../a.py)\n```\n```sh\nls\n```\n"
+    assert pages.for_site(text, "docs/a.md") == (
+        '```python title="shop.py"\nx = [a](../a.py)\n```\n```sh\nls\n```\n'
+    )
+
+
+def test_what_is_nested_in_lists_is_indented_by_four() -> None:
+    text = "1. a\n   ```text\n   b\n   ```\n2. c\n  - d\n"
+    assert pages.for_site(text, "docs/a.md") == (
+        "1. a\n\n    ```text\n    b\n    ```\n2. c\n    - d\n"
+    )
+
+
+def test_pictures_follow_the_scheme_of_the_site() -> None:
+    text = (
+        '<picture>\n  <source media="(prefers-color-scheme: dark)" srcset="../images/a-dark.svg">\n'
+        '  <img alt="A" src="../images/a-light.svg">\n</picture>\n'
+    )
+    assert pages.for_site(text, "docs/guides/a.md") == (
+        "![A](../images/a-light.svg#only-light)\n![A](../images/a-dark.svg#only-dark)\n"
+    )
+
+
+def test_files_outside_docs_are_found_through_other_files() -> None:
+    texts = {
+        "docs/a.md": "[x](../examples/x/README.md) [b](b.md)",
+        "examples/x/README.md": "[y](y.py) [home](../../README.md)",
+    }
+    found = pages.outside_files(["docs/a.md"], lambda file: texts.get(file, ""))
+    assert {"examples/x/README.md", "examples/x/y.py"} == set(found) - set(pages.ALWAYS)
+
+
+def test_file_that_cannot_be_a_page_is_named() -> None:
+    with pytest.raises(pages.SiteError, match=r"tools/data\.bin: files of this kind"):
+        pages.for_site("[d](../tools/data.bin)", "docs/a.md")
+
+
+def test_navigation_is_the_list_in_the_index() -> None:
+    texts = {
+        "docs/index.md": "# T\n\n## One\n\n- [A](a.md): about a, [not b](b.md)\n"
+        "- [D](d/README.md)\n\n## Two\n\n- [Log](../CHANGELOG.md)\n",
+        "docs/d/README.md": "- [2](two.md)\n- [1](one.md), [again](two.md), [a](../a.md)\n",
+    }
+    assert pages.navigation(texts.__getitem__) == [
+        {"Home": "index.md"},
+        {"One": [{"A": "a.md"}, {"D": ["d/README.md", "d/two.md", "d/one.md"]}]},
+        {"Two": [{"Log": "CHANGELOG.md"}]},
+    ]

@@ -1,0 +1,1 @@
+"""The documentation site: what is different there from the Markdown in the repository."""
