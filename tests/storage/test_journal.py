@@ -198,3 +198,42 @@ def test_entries_collected_before_a_void_are_refused_after_it() -> None:
     journal.void(A)
     assert not journal.append([entry(A, 1)], 100, void_count=void_count)
     assert journal.append([entry(A, 1)], 100, void_count=journal.void_count)
+
+
+def test_erased_journal_leaves_no_bytes_once_its_segments_are_synced() -> None:
+    fs, journal = make_journal()
+    journal.append([entry(A, 0, b"secret")], 100)
+    journal.erase()
+    assert not journal.is_erased
+    assert found(fs) == [(A, 7, 0, b"secret")]  # still needed after a crash
+    journal.append([entry(B, 5)], 100)
+    journal.drop_full()
+    assert journal.is_erased
+    assert all(b"secret" not in read_file(fs, path) for path in (FIRST, SECOND) if fs.exists(path))
+    fs.crash()
+    assert found(fs) == [(B, 7, 5, b"batch")]
+
+
+def test_journal_whose_other_file_is_full_is_erased_in_turn() -> None:
+    fs, journal = make_journal(HEADER.size + 2 * ENTRY_BYTES)
+    for number in range(3):
+        assert journal.append([entry(A, number)], ENTRY_BYTES)
+    assert journal.full_log_ids() is not None
+    journal.erase()
+    journal.drop_full()
+    assert not journal.is_erased
+    journal.drop_full()
+    assert journal.is_erased
+    assert not fs.exists(FIRST)
+    assert not fs.exists(SECOND)
+
+
+def test_dropped_entries_are_erased_at_once() -> None:
+    fs, journal = make_journal()
+    journal.append([entry(A, 0, b"secret")], 100)
+    restarted = Journal(fs, "/data")
+    restarted.start()
+    assert b"secret" in read_file(fs, FIRST)
+    restarted.erase()
+    assert restarted.is_erased
+    assert not fs.exists(FIRST)

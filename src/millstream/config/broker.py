@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 from millstream.config.authorization import AuthorizationSettings, check_authorization
 from millstream.config.backlog import check_backlog
 from millstream.config.cluster import ClusterSettings
+from millstream.config.excised import check_excised
 from millstream.config.foreign import check_foreign
 from millstream.config.groups import (
     GroupConfig,
@@ -368,6 +369,7 @@ def check_topic(config: TopicConfig) -> None:
         "follower.replication.throttled.replicas", config.follower_replication_throttled_replicas
     )
     check_backlog(config)
+    check_excised(config)
     if config.remote_storage_enable:
         raise ConfigError(
             "Tiered Storage functionality is disabled in the broker. Topic cannot be configured "

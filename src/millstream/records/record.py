@@ -17,15 +17,17 @@ A record, all numbers zig-zag varints but the attributes:
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 
 from millstream.errors import CorruptBatch
 from millstream.records.batch import (
+    COMPRESSION_MASK,
     CONTROL_FLAG,
     CRC_OFFSET,
+    DELETE_HORIZON_FLAG,
     HEADER_SIZE_BYTES,
     LENGTH_OVERHEAD_BYTES,
     LOG_APPEND_TIME_FLAG,
@@ -34,6 +36,7 @@ from millstream.records.batch import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    NO_TIMESTAMP,
     TRANSACTIONAL_FLAG,
     BatchHeader,
     Buffer,
@@ -132,6 +135,20 @@ def assemble_batch(header: BatchHeader, records: Buffer) -> bytes:
     crc = crc32c(records, compute_crc(head, 0, HEADER_SIZE_BYTES))
     _CRC.pack_into(head, CRC_OFFSET, crc)
     return b"".join((head, records))
+
+
+def keep_records(header: BatchHeader, kept: Sequence[Record]) -> bytes:
+    """The batch of `header` with only these of its records, or with none: its offsets, its
+    producer and its sequence stay as they are."""
+    if not kept:
+        attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_FLAG)
+        empty = header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0)
+        return assemble_batch(empty, b"")
+    encoded = [_encode_record(it, header.base_offset, header.base_timestamp) for it in kept]
+    if not header.is_log_append_time:
+        header = header._replace(max_timestamp=max(record.timestamp for record in kept))
+    header = header._replace(record_count=len(kept))
+    return assemble_batch(header, compress(b"".join(encoded), header.compression))
 
 
 def encode_end_transaction(

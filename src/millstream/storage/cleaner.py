@@ -24,7 +24,6 @@ returns its result. A log that is deleted meanwhile ends its cleaning before any
 
 from __future__ import annotations
 
-import errno
 import logging
 import threading
 import time
@@ -38,16 +37,14 @@ from millstream.config.topic import VERSION_OF_KEY
 from millstream.errors import CorruptBatch, FileGone, LogGone
 from millstream.records._walk import WALK_DONE, WALK_FULL, OffsetMap, RecordFilter
 from millstream.records.batch import (
-    COMPRESSION_MASK,
     DELETE_HORIZON_FLAG,
     HEADER_SIZE_BYTES,
-    NO_TIMESTAMP,
     BatchHeader,
     Buffer,
     parse_header,
 )
 from millstream.records.compression import compress, decompress
-from millstream.records.record import ControlType, assemble_batch, decode_records
+from millstream.records.record import ControlType, assemble_batch, decode_records, keep_records
 from millstream.storage import checkpoints, names
 from millstream.storage.cleaner_plan import (
     CleaningPlan,
@@ -55,7 +52,12 @@ from millstream.storage.cleaner_plan import (
     load_timestamps,
     plan_filthiest,
 )
-from millstream.storage.cleaner_segment import CleanedSegment, CleaningAborted, swap
+from millstream.storage.cleaner_segment import (
+    CleanedSegment,
+    CleaningAborted,
+    storage_failed,
+    swap,
+)
 from millstream.storage.cleaner_transactions import CleanedTransactions
 from millstream.storage.directory import LogDirectory
 from millstream.storage.flush import sync_segments
@@ -165,7 +167,7 @@ class Cleaner:
             self._uncleanable.add(chosen.log)
             logger.error("%s-%d cannot be cleaned: %s", *_name(chosen), error)
         except OSError as error:
-            self._on_owner(partial(_storage_failed, chosen, error))
+            self._on_owner(partial(storage_failed, chosen.log, error))
         return None
 
     def _candidates(self, logs: Callable[[], Iterable[tuple[Log, int]]]) -> list[tuple[Log, int]]:
@@ -417,9 +419,7 @@ class CopyPass:
         """The bare header if it is still needed, else nothing."""
         if header.next_offset != self._end_offset and not self._is_last_of_producer(header):
             return b""
-        attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_FLAG)
-        empty = header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0)
-        return assemble_batch(empty, b"")
+        return keep_records(header, ())
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
         if header.producer_id < 0:
@@ -471,14 +471,6 @@ def _aborted_from(plan: CleaningPlan, offset: int) -> list[AbortedTransaction]:
 
 def _name(plan: CleaningPlan) -> tuple[str, int]:
     return plan.log.topic, plan.log.partition
-
-
-def _storage_failed(plan: CleaningPlan, error: OSError) -> None:
-    """A full disk or a deleted log stops one cleaning; any other error fails the directory."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOENT):
-        logger.warning("cleaning of %s-%d stopped: %s", *_name(plan), error)
-    else:
-        plan.log.directory.fail(error)
 
 
 def _log_stats(stats: CleaningStats) -> None:

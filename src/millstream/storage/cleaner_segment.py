@@ -21,6 +21,8 @@ to another log. The cleaner's own thread works there only while it holds the log
 
 from __future__ import annotations
 
+import errno
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
@@ -32,10 +34,13 @@ from millstream.storage import names
 from millstream.storage.checkpointing import save_recovery_point
 from millstream.storage.cleaner_plan import CleaningPlan
 from millstream.storage.filesystem import write_fully
+from millstream.storage.log import Log
 from millstream.storage.retention import delete_files, delete_snapshots
 from millstream.storage.segment import Segment
 from millstream.storage.steps import Steps, run_from_thread
 from millstream.storage.transactions import AbortedTransaction
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 OnOwner = Callable[[Callable[[], T]], T]
@@ -165,6 +170,15 @@ def _check_unchanged(plan: CleaningPlan, old: list[Segment]) -> None:
         raise CleaningAborted(
             f"{log.topic}-{log.partition} was truncated or shortened while it was being cleaned"
         )
+
+
+def storage_failed(log: Log, error: OSError) -> None:
+    """Owner's thread. A full disk or a deleted log stops one cleaning; any other error fails the
+    directory."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOENT):
+        logger.warning("cleaning of %s-%d stopped: %s", log.topic, log.partition, error)
+    else:
+        log.directory.fail(error)
 
 
 def replace_segments(plan: CleaningPlan, old: list[Segment], new: Segment) -> None:

@@ -181,6 +181,7 @@ class Journal:
         self._current: JournalFile | None = None
         self._full: JournalFile | None = None
         self._generation = 0
+        self._erased_generation = 0  # files up to this one are removed, not dropped
         self.void_count = 0  # how often `void` was called
 
     def start(self) -> None:
@@ -255,9 +256,39 @@ class Journal:
         """The segments that the full file covers have been synced."""
         with self._lock:
             if self._full is not None:
-                self._generation += 1
-                self._full.drop(self._generation)
+                self._drop(self._full)
                 self._full = None
+                if self._current is not None and self._is_to_be_erased(self._current):
+                    self._full, self._current = self._current, None
+
+    def erase(self) -> None:
+        """Remove the bytes that both files have now from the disk, as soon as the segments have
+        been synced: dropped entries stay in their file until others are written over them."""
+        with self._lock:
+            self._erased_generation = self._generation
+            for file in self._files:
+                if file.free:
+                    self._drop(file)
+            if self._full is None and self._current is not None:
+                self._full, self._current = self._current, None
+
+    @property
+    def is_erased(self) -> bool:
+        """Whether what `erase` was called for is done."""
+        with self._lock:
+            return not any(self._is_to_be_erased(file) for file in self._files)
+
+    def _is_to_be_erased(self, file: JournalFile) -> bool:
+        return file.generation <= self._erased_generation and self._fs.exists(file.path)
+
+    def _drop(self, file: JournalFile) -> None:
+        if self._is_to_be_erased(file):
+            file.remove()
+            self._fs.sync_directory(self._directory)
+            file.free, file.name_synced = True, False
+        else:
+            self._generation += 1
+            file.drop(self._generation)
 
     def remove(self) -> None:
         """A clean stop: every segment has been synced."""

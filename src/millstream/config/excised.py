@@ -1,0 +1,153 @@
+"""Offsets that a topic must not have any more: the setting `millstream.excised.offsets`.
+
+    0:5,17-19;3:88        partition 0: offsets 5 and 17 to 19; partition 3: offset 88
+
+Every replica removes the records at these offsets from its log, and does so again for a log that
+was away, restored from a backup, or copied from a replica that had them still. See
+docs/decisions/0048-excision.md.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+
+from millstream.config.setting import LONG_MAX
+from millstream.config.topic import TopicConfig
+from millstream.errors import ConfigError
+
+EXCISED = "millstream.excised.offsets"
+TEXT_LENGTH_MAX = 262_144  # of one topic: every broker keeps it in memory, and ZooKeeper too
+PARTITION_MAX = 2**31 - 1
+
+_PART = re.compile(r"(\d+):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
+
+Range = tuple[int, int]
+
+
+class OffsetRanges:
+    """A set of offsets as ascending ranges, both ends included."""
+
+    __slots__ = ("_firsts", "ranges")
+
+    def __init__(self, ranges: Iterable[Range] = ()) -> None:
+        self.ranges = tuple(_merged(sorted(ranges)))
+        self._firsts = [first for first, _ in self.ranges]
+
+    @classmethod
+    def of(cls, offsets: Iterable[int]) -> OffsetRanges:
+        return cls((offset, offset) for offset in offsets)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OffsetRanges) and self.ranges == other.ranges
+
+    def __hash__(self) -> int:
+        return hash(self.ranges)
+
+    def __repr__(self) -> str:
+        return f"OffsetRanges({self})"
+
+    def __str__(self) -> str:
+        return ",".join(
+            str(first) if first == last else f"{first}-{last}" for first, last in self.ranges
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.ranges)
+
+    def __len__(self) -> int:
+        return sum(last - first + 1 for first, last in self.ranges)
+
+    def __iter__(self) -> Iterator[int]:
+        for first, last in self.ranges:
+            yield from range(first, last + 1)
+
+    def __contains__(self, offset: int) -> bool:
+        return self.overlaps(offset, offset)
+
+    def overlaps(self, first: int, last: int) -> bool:
+        """Whether any offset from `first` to `last` is among these."""
+        index = bisect_right(self._firsts, last) - 1
+        return index >= 0 and self.ranges[index][1] >= first
+
+    def between(self, first: int, last: int) -> Iterator[Range]:
+        """The ranges that overlap with those from `first` to `last`."""
+        for index in range(max(bisect_right(self._firsts, first) - 1, 0), len(self.ranges)):
+            start, end = self.ranges[index]
+            if start > last:
+                return
+            if end >= first:
+                yield start, end
+
+    def __or__(self, other: OffsetRanges) -> OffsetRanges:
+        return OffsetRanges((*self.ranges, *other.ranges))
+
+    @property
+    def last(self) -> int:
+        """-1 if there is none."""
+        return self.ranges[-1][1] if self.ranges else -1
+
+
+def _merged(ranges: Iterable[Range]) -> Iterator[Range]:
+    """Ranges that overlap or touch, as one."""
+    current: Range | None = None
+    for first, last in ranges:
+        if current is not None and first <= current[1] + 1:
+            current = current[0], max(current[1], last)
+            continue
+        if current is not None:
+            yield current
+        current = first, last
+    if current is not None:
+        yield current
+
+
+def parse_excised(text: str) -> dict[int, OffsetRanges]:
+    """The offsets by partition. Raises `ConfigError`."""
+    found: dict[int, OffsetRanges] = {}
+    for part in filter(None, text.split(";")):
+        match = _PART.fullmatch(part.strip())
+        if match is None:
+            raise _refusal(f"{_shortened(part)} is not PARTITION:OFFSET,FIRST-LAST,...")
+        partition = int(match[1])
+        if partition > PARTITION_MAX:
+            raise _refusal(f"{partition} is not a partition")
+        ranges = [_parse_range(each) for each in match[2].split(",")]
+        found[partition] = found.get(partition, OffsetRanges()) | OffsetRanges(ranges)
+    return found
+
+
+def _parse_range(text: str) -> Range:
+    first, _, last = text.partition("-")
+    start, end = int(first), int(last or first)
+    if not start <= end <= LONG_MAX:
+        raise _refusal(f"{_shortened(text)} is not a range of offsets")
+    return start, end
+
+
+def format_excised(offsets: Mapping[int, OffsetRanges]) -> str:
+    return ";".join(
+        f"{partition}:{ranges}" for partition, ranges in sorted(offsets.items()) if ranges
+    )
+
+
+def check_excised(config: TopicConfig) -> None:
+    """Refuse what is not such a list, or is too long. Raises `ConfigError`."""
+    text = config.millstream_excised_offsets
+    if not text:
+        return
+    if len(text) > TEXT_LENGTH_MAX:
+        raise _refusal(
+            f"it has {len(text)} characters, and at most {TEXT_LENGTH_MAX} are kept: excise in "
+            "parts, and remove from the setting the offsets that all replicas have excised"
+        )
+    parse_excised(text)
+
+
+def _refusal(reason: str) -> ConfigError:
+    return ConfigError(f"Invalid value for configuration {EXCISED}: {reason}")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."
