@@ -59,7 +59,7 @@ def test_text_is_short_for_neighbours() -> None:
     ],
 )
 def test_other_text_is_refused(text: str, reason: str) -> None:
-    with pytest.raises(ConfigError, match="millstream.excised.offsets") as refusal:
+    with pytest.raises(ConfigError, match=r"millstream\.excised\.offsets") as refusal:
         check_excised(TopicConfig(millstream_excised_offsets=text))
     assert reason in str(refusal.value)
 

@@ -15,7 +15,7 @@ from millstream.config.excised import OffsetRanges, format_excised
 from millstream.config.topic import VERSION_OF_KEY, TopicConfig
 from millstream.records.compression import Compression
 from millstream.records.record import ControlType, Record, encode_end_transaction
-from millstream.storage.excision import Excisor, LogExcision
+from millstream.storage.excision import RETRY_MS, Excisor, LogExcision
 from millstream.storage.steps import run_here
 from millstream.storage.version_replay import build_versions
 from tests.storage.cleaning import (
@@ -142,8 +142,10 @@ def test_offsets_that_do_not_exist_change_nothing() -> None:
     done = store.excise(0, 3_000)
     assert done.removed == [0]
     assert not done.is_complete  # a follower may yet get there
-    assert store.is_pending()
     assert [segment.size for segment in store.log().segments][1:] == before[1:]
+    assert not store.is_pending()
+    store.write((b"a", b"1"))
+    assert store.is_pending()
 
 
 def test_records_before_the_start_of_the_log_leave_its_files_too() -> None:
@@ -252,6 +254,32 @@ def test_topic_made_again_under_the_same_name_keeps_its_records() -> None:
     store.write((b"a", SECRET))
     assert not store.is_pending()
     assert store.read() == [store.written[0]]
+
+
+def test_damaged_batch_is_reported_and_stays(caplog: pytest.LogCaptureFixture) -> None:
+    store = filled()
+    store.seal()
+    segment = store.log().segments[0]
+    store.fs.flip(segment.handle.path, 70)
+    store.want(subject(store))
+    assert store.excisor.excise(store.log()) is None
+    assert "cannot be excised now" in caplog.text
+    assert not store.is_pending()
+    store.clock.advance(RETRY_MS)
+    assert store.is_pending()
+
+
+def test_full_disk_leaves_the_log_as_it_was(caplog: pytest.LogCaptureFixture) -> None:
+    store = filled()
+    store.seal()
+    before = store.read()
+    store.fs.fail_writes_after(100)
+    store.want(subject(store))
+    assert store.excisor.excise(store.log()) is None
+    assert store.read() == before
+    store.fs.fail_writes_after(None)
+    assert store.run().is_complete
+    assert store.read() == others(store)
 
 
 def test_no_power_cut_takes_more_or_brings_them_back() -> None:

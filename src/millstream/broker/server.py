@@ -22,6 +22,7 @@ from millstream.broker import handlers, optional
 from millstream.broker.backlog.backlog import BacklogPolicies
 from millstream.broker.coordinators.registry import Coordinators
 from millstream.broker.maintenance.cleaning import CleaningThread
+from millstream.broker.maintenance.excisions import Excisions
 from millstream.broker.maintenance.jobs import Background
 from millstream.broker.maintenance.loop_lag import LoopLag
 from millstream.broker.maintenance.strays import Strays
@@ -414,6 +415,7 @@ class BrokerServer:
         return await self.connections.survey()
 
     def _start_maintenance(self) -> None:
+        excisions = Excisions(self.services)
         background = Background(
             tasks=self.tasks,
             clock=self.clock,
@@ -424,6 +426,7 @@ class BrokerServer:
             strays=self.strays,
             close_idle=self.connections.close_idle,
             check_lag=self.coordinators.check_lag,
+            look_for_excisions=excisions.look,
             on_directory_failed=self.directory_failed,
         )
         background.start()
@@ -431,12 +434,18 @@ class BrokerServer:
         self.loop_lag = self.loop_delays = LoopLag(self.loop)
         self.loop_lag.start()
         self._undo.callback(self.loop_lag.stop)
+        cleaning = CleaningThread(
+            loop=self.loop,
+            clock=self.clock,
+            configs=self.configs,
+            partitions=self.partitions,
+            on_excised=excisions.excised,
+        )
+        cleaning.start()
+        self._undo.push_async_callback(cleaning.stop)
+        excisions.start(cleaning)
         if self.config.log_cleaner_enable:
-            self.cleaning = cleaning = CleaningThread(
-                loop=self.loop, clock=self.clock, configs=self.configs, partitions=self.partitions
-            )
-            cleaning.start()
-            self._undo.push_async_callback(cleaning.stop)
+            self.cleaning = cleaning
 
     async def _claim_leadership(self) -> None:
         """After an unclean stop offsets may be reused: a new leader epoch shows it to clients.

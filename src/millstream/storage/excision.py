@@ -44,6 +44,7 @@ from millstream.storage.version_replay import build_versions
 logger = logging.getLogger(__name__)
 
 COPY_BYTES = 1024 * 1024
+RETRY_MS = 60_000  # after a failure that does not pass by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +78,11 @@ class LogExcision:
 
 
 class _Seen(NamedTuple):
-    """A log was found without these records."""
+    """A log was looked through."""
 
     setting: str
     generation: int  # a truncated log may copy them again
+    grows_from: int  # its end, if it has not got as far as the last offset; else -1
 
 
 class Excisor:
@@ -96,38 +98,50 @@ class Excisor:
         self._now_ms = now_ms
         self._seen: dict[Log, _Seen] = {}
         self._erased: dict[Log, str] = {}  # the setting for which the journal was erased
+        self._retry_ms: dict[Log, int] = {}  # not before
 
     def pending(self, logs: list[Log]) -> list[Log]:
         """Owner's thread: those that may have records to excise."""
-        alive = set(logs)
-        for noted in (self._seen, self._erased):
-            for log in noted.keys() - alive:
+        for noted in (self._seen, self._erased, self._retry_ms):
+            for log in noted.keys() - set(logs):
                 del noted[log]
+        now_ms = self._now_ms()
         return [
             log
             for log in logs
             if log.config.millstream_excised_offsets
             and log.directory.failure is None
-            and self._seen.get(log) != _state_of(log)
+            and self._retry_ms.get(log, 0) <= now_ms
+            and not self._is_done(log)
         ]
+
+    def _is_done(self, log: Log) -> bool:
+        seen = self._seen.get(log)
+        return (
+            seen is not None
+            and seen.setting == log.config.millstream_excised_offsets
+            and seen.generation == log.generation
+            and seen.grows_from in (-1, log.log_end_offset)
+        )
 
     def excise(self, log: Log) -> LogExcision | None:
         """Remove the records that the topic's setting names. None if the log changed meanwhile, and
         is to be looked at again."""
+        name = log.topic, log.partition
         try:
             return self._excise(log)
         except (CleaningAborted, FileGone, FileNotFoundError, LogGone) as reason:
-            logger.info("excision in %s-%d is repeated: %s", log.topic, log.partition, reason)
-        except CorruptBatch as error:
-            logger.error("records of %s-%d cannot be excised: %s", log.topic, log.partition, error)
-        except ApiError as error:  # the directory has failed
-            logger.error("excision in %s-%d stopped: %s", log.topic, log.partition, error)
+            logger.info("excision in %s-%d is repeated: %s", *name, reason)
+            return None
+        except (CorruptBatch, ApiError) as error:
+            logger.error("records of %s-%d cannot be excised now: %s", *name, error)
         except OSError as error:
             self._on_owner(partial(storage_failed, log, error))
+        self._retry_ms[log] = self._now_ms() + RETRY_MS
         return None
 
     def _excise(self, log: Log) -> LogExcision:
-        state, wanted = self._on_owner(partial(_wanted, log))
+        setting, generation, wanted = self._on_owner(partial(_wanted, log))
         done = LogExcision(log.topic, log.partition, wanted)
         if wanted:
             self._on_owner(partial(self._close_active_segment, log, wanted))
@@ -138,14 +152,14 @@ class Excisor:
                 done.segments.append(self._rewrite(log, segment, wanted, done.removed))
             if affected:
                 self._remove_old(log)
-            if affected or self._erased.get(log) != state.setting:  # a crash may have left it
+            if affected or self._erased.get(log) != setting:  # a crash may have left it
                 log.directory.journal.erase()
-                self._erased[log] = state.setting
+                self._erased[log] = setting
         done.log_start_offset, done.log_end_offset = self._on_owner(
             lambda: (log.log_start_offset, log.log_end_offset)
         )
-        if done.is_complete:
-            self._seen[log] = state
+        grows_from = -1 if done.is_complete else done.log_end_offset
+        self._seen[log] = _Seen(setting, generation, grows_from)
         if done.removed:
             logger.info(
                 "%s-%d: excised %d records from %d segments",
@@ -197,13 +211,9 @@ class Excisor:
             run_from_thread(build_versions(log), self._on_owner)
 
 
-def _state_of(log: Log) -> _Seen:
-    return _Seen(log.config.millstream_excised_offsets, log.generation)
-
-
-def _wanted(log: Log) -> tuple[_Seen, OffsetRanges]:
+def _wanted(log: Log) -> tuple[str, int, OffsetRanges]:
     setting = log.config.millstream_excised_offsets
-    return _state_of(log), parse_excised(setting).get(log.partition, OffsetRanges())
+    return setting, log.generation, parse_excised(setting).get(log.partition, OffsetRanges())
 
 
 def _forget_versions(log: Log) -> None:

@@ -33,6 +33,7 @@ logger = logging.getLogger("millstream.background")
 IDLE_CHECK_MS = 1_000
 LATE_FLUSH_CHECK_MS = 500
 JOURNAL_CHECK_MS = 200
+EXCISION_CHECK_MS = 1000
 FILE_SWEEP_MS = 10_000
 STRAYS_MS = 600_000
 INTERVAL_MS_MAX = 24 * 3600 * 1000  # intervals may be as long as Kafka's largest number
@@ -53,6 +54,7 @@ class Background:
         strays: Strays,
         close_idle: Callable[[], None],
         check_lag: Callable[[int], None],
+        look_for_excisions: Callable[[], None],
         on_directory_failed: Callable[[list[Log]], None],
     ) -> None:
         """`close_idle` closes idle connections; `check_lag` is called with the time."""
@@ -66,6 +68,7 @@ class Background:
         self._strays = strays
         self._close_idle = close_idle
         self._check_lag = check_lag
+        self._look_for_excisions = look_for_excisions
         self._on_directory_failed = on_directory_failed
         self._handles: dict[str, asyncio.TimerHandle] = {}
         self._is_stopped = False
@@ -77,6 +80,7 @@ class Background:
         self._every(IDLE_CHECK_MS, "idle connections", self._close_idle)
         self._every(LATE_FLUSH_CHECK_MS, "flush.ms", self._flush_late)
         self._every(JOURNAL_CHECK_MS, "journal", self._retire_journal)
+        self._every(EXCISION_CHECK_MS, "excisions", self._look_for_excisions)
         self._every(FILE_SWEEP_MS, "file deletion", self._sweep_files)
         self._every(STRAYS_MS, "strays", self._start_strays)
         self._every(config.log_retention_check_interval_ms, "retention", self._start_retention)

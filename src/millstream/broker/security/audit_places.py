@@ -6,46 +6,18 @@ import contextlib
 import fcntl
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from millstream.broker.metadata.topics import NewTopic
-from millstream.broker.peers.leaders import leader_of
-from millstream.broker.peers.partitions import RemotePartitions
-from millstream.broker.replicas.pending import ACKS_ALL
+from millstream.broker.peers.topic_writer import TopicWriter
 from millstream.config.authorization import AUDIT_FILE, AUDIT_TOPIC
-from millstream.errors import ApiError, ErrorCode
-from millstream.records.record import Record, encode_batch
 
 if TYPE_CHECKING:
-    from millstream.broker.metadata.actions import ClusterActions
-    from millstream.broker.metadata.store import MetadataLog
-    from millstream.broker.peers.peers import Peers
-    from millstream.broker.replicas.table import PartitionTable
+    from millstream.broker.peers.topic_writer import Broker
     from millstream.broker.security.audit import Audit
     from millstream.broker.tasks import Tasks
-    from millstream.clock import Clock
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
 FILES_KEPT = 10  # older ones, beside the current one
-
-
-class Broker(Protocol):
-    """What the audit needs of the broker."""
-
-    @property
-    def broker_id(self) -> int: ...
-    @property
-    def tasks(self) -> Tasks: ...
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def metadata(self) -> MetadataLog: ...
-    @property
-    def actions(self) -> ClusterActions: ...
-    @property
-    def partitions(self) -> PartitionTable: ...
-    @property
-    def peers(self) -> Peers: ...
 
 
 def open_audit(audit: Audit, place: str, broker: Broker) -> None:
@@ -98,30 +70,10 @@ class AuditFile:
 
 
 class AuditTopic:
-    """Lines as records of a topic, which is created with one partition if it does not exist. Its
-    retention is that of any topic, and so are the rights to read it."""
+    """Lines as records of a topic. Its retention is that of any topic."""
 
     def __init__(self, topic: str, broker: Broker) -> None:
-        self._topic = topic
-        self._broker = broker
-        self._remote = RemotePartitions(broker.peers)
+        self._writer = TopicWriter(topic, broker)
 
     async def write(self, lines: list[bytes]) -> None:
-        broker = self._broker
-        if self._topic not in broker.metadata.image.topics:
-            new = NewTopic(self._topic, partition_count=1)
-            outcome = (await broker.actions.create_topics([new]))[self._topic]
-            if isinstance(outcome, ApiError) and outcome.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise outcome
-        await self._append(lines)
-
-    async def _append(self, lines: list[bytes]) -> None:
-        broker = self._broker
-        now_ms = broker.clock.now_ms()
-        records = [Record(offset, now_ms, None, line) for offset, line in enumerate(lines)]
-        batch = encode_batch(records)
-        leader = leader_of(broker.metadata.image, self._topic, 0)
-        if leader != broker.broker_id:
-            await self._remote.append(leader, self._topic, 0, batch)
-        else:
-            await broker.partitions.find(self._topic, 0).append(batch, acks=ACKS_ALL)
+        await self._writer.write([(None, line) for line in lines])
