@@ -62,6 +62,13 @@ class RowEncoder:
     def encode(
         self, rows: AnyBuffer, position: int, bytes_max: int
     ) -> tuple[Memory, int, int, int]: ...
+    def encode_stored(
+        self,
+        offsets: AnyBuffer,
+        starts: AnyBuffer,
+        base_offsets: AnyBuffer,
+        base_timestamps: AnyBuffer,
+    ) -> tuple[Memory, Memory]: ...
 
 def partitions_of(keys: BinaryColumn, partitions: int) -> Memory: ...
 def rows_by_partition(partitions: AnyBuffer, count: int) -> list[Memory]: ...

@@ -452,16 +452,76 @@ cdef class RowEncoder:
         finally:
             PyBuffer_Release(&view)
 
+    def encode_stored(self, offsets, starts, base_offsets, base_timestamps):
+        """The records of whole batches with the offsets that they have, as (records, ends).
+
+        Batch i is the rows starts[i] to starts[i + 1]; its records end at ends[i]. All arguments
+        are int64: the offset of each row, and for each batch its first row (and one more at the
+        end), base offset and base timestamp.
+        """
+        cdef Py_buffer rows_view, starts_view, bases_view, times_view
+        cdef const int64_t* firsts
+        cdef int64_t batches, capacity = 0, row, i
+        cdef int64_t* ends
+        cdef uint8_t* start
+        cdef Py_ssize_t written = 0
+        PyObject_GetBuffer(offsets, &rows_view, PyBUF_SIMPLE)
+        PyObject_GetBuffer(starts, &starts_view, PyBUF_SIMPLE)
+        PyObject_GetBuffer(base_offsets, &bases_view, PyBUF_SIMPLE)
+        PyObject_GetBuffer(base_timestamps, &times_view, PyBUF_SIMPLE)
+        try:
+            firsts = <const int64_t*>starts_view.buf
+            batches = starts_view.len // <Py_ssize_t>sizeof(int64_t) - 1
+            if (batches < 0 or rows_view.len < self._length * <int64_t>sizeof(int64_t)
+                    or bases_view.len < batches * <int64_t>sizeof(int64_t)
+                    or times_view.len < batches * <int64_t>sizeof(int64_t)):
+                raise ValueError("the columns of the batches are too short")
+            for i in range(batches):
+                if firsts[i] > firsts[i + 1]:
+                    raise ValueError("the first rows of batches must ascend")
+            if firsts[0] < 0 or firsts[batches] > self._length:
+                raise ValueError("a batch lies outside the columns")
+            for row in range(firsts[0], firsts[batches]):
+                capacity += self._size_max(row)
+            start = <uint8_t*>malloc(max(capacity, 1))
+            ends = <int64_t*>malloc(max(batches, 1) * sizeof(int64_t))
+            if start == NULL or ends == NULL:
+                free(start)
+                free(ends)
+                raise MemoryError()
+            with nogil:
+                for i in range(batches):
+                    for row in range(firsts[i], firsts[i + 1]):
+                        written = self._write_record(
+                            start + written, row,
+                            wrapping_add((<const int64_t*>self._timestamps.buf)[row],
+                                         -(<const int64_t*>times_view.buf)[i]),
+                            wrapping_add((<const int64_t*>rows_view.buf)[row],
+                                         -(<const int64_t*>bases_view.buf)[i]),
+                        ) - start
+                    ends[i] = written
+            return own(start, written), own(<uint8_t*>ends, batches * sizeof(int64_t))
+        finally:
+            PyBuffer_Release(&rows_view)
+            PyBuffer_Release(&starts_view)
+            PyBuffer_Release(&bases_view)
+            PyBuffer_Release(&times_view)
+
+    cdef inline int64_t _size_max(self, int64_t row) noexcept nogil:
+        """What a row takes at most, encoded."""
+        cdef int64_t size = RECORD_OVERHEAD_BYTES + max(self._values.size(row), 0)
+        if self._keys is not None:
+            size += max(self._keys.size(row), 0)
+        if self._headers is not None:
+            size += self._headers.size_max(row)
+        return size
+
     cdef int64_t _fitting(self, const int64_t* rows, int64_t count, int64_t bytes_max,
                           int64_t* capacity) noexcept nogil:
         """How many of the rows fit, and what they need at most."""
         cdef int64_t i, size, total = 0
         for i in range(count):
-            size = RECORD_OVERHEAD_BYTES + max(self._values.size(rows[i]), 0)
-            if self._keys is not None:
-                size += max(self._keys.size(rows[i]), 0)
-            if self._headers is not None:
-                size += self._headers.size_max(rows[i])
+            size = self._size_max(rows[i])
             if i > 0 and total + size > bytes_max:
                 capacity[0] = total
                 return i
@@ -472,28 +532,32 @@ cdef class RowEncoder:
     cdef uint8_t* _write(self, uint8_t* at, const int64_t* rows, int64_t count,
                          int64_t* first, int64_t* largest) noexcept nogil:
         cdef const int64_t* timestamps = <const int64_t*>self._timestamps.buf
-        cdef int64_t i, length, timestamp
-        cdef uint8_t* body
-        cdef uint8_t* end
+        cdef int64_t i, timestamp
         first[0] = largest[0] = timestamps[rows[0]]
         for i in range(count):
             timestamp = timestamps[rows[i]]
             if timestamp > largest[0]:
                 largest[0] = timestamp
-            # The length stands before the body and is known after it: leave room for the longest.
-            body = at + MAX_VARINT32_BYTES
-            body[0] = 0
-            end = write_varint(body + 1, wrapping_add(timestamp, -first[0]))
-            end = write_varint(end, i)
-            end = write_field(end, self._keys, rows[i])
-            end = write_field(end, self._values, rows[i])
-            end = self._write_headers(end, rows[i])
-            length = end - body
-            at = write_varint(at, length)
-            if at != body:
-                memmove(at, body, length)
-            at += length
+            at = self._write_record(at, rows[i], wrapping_add(timestamp, -first[0]), i)
         return at
+
+    cdef inline uint8_t* _write_record(self, uint8_t* at, int64_t row, int64_t timestamp_delta,
+                                       int64_t offset_delta) noexcept nogil:
+        # The length stands before the body and is known after it: leave room for the longest.
+        cdef uint8_t* body = at + MAX_VARINT32_BYTES
+        cdef uint8_t* end
+        cdef int64_t length
+        body[0] = 0
+        end = write_varint(body + 1, timestamp_delta)
+        end = write_varint(end, offset_delta)
+        end = write_field(end, self._keys, row)
+        end = write_field(end, self._values, row)
+        end = self._write_headers(end, row)
+        length = end - body
+        at = write_varint(at, length)
+        if at != body:
+            memmove(at, body, length)
+        return at + length
 
     cdef uint8_t* _write_headers(self, uint8_t* at, int64_t row) noexcept nogil:
         cdef int64_t i, first, end

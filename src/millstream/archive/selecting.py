@@ -1,0 +1,74 @@
+"""Rows of a data file by offset and time: whole row groups are skipped, the rest is filtered.
+
+Imports pyarrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.archive.files import DataFile
+from millstream.archive.manifest import ArchivedFile, ArchiveError
+from millstream.archive.places import Place
+from millstream.archive.rows import SCHEMA
+
+
+class Selection(NamedTuple):
+    """Which rows; the ends are excluded."""
+
+    first_offset: int
+    end_offset: int
+    from_ms: int | None
+    until_ms: int | None
+    committed: bool
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What is needed to select them."""
+        return ("offset", "timestamp", *(("is_control", "is_aborted") if self.committed else ()))
+
+
+def read_file(
+    place: Place,
+    directory: str,
+    entry: ArchivedFile,
+    selection: Selection,
+    columns: Sequence[str] | None,
+) -> Iterator[pa.RecordBatch]:
+    """Raises `ArchiveError`, also for a column that does not exist."""
+    wanted = list(SCHEMA.names if columns is None else columns)
+    unknown = [name for name in wanted if name not in SCHEMA.names]
+    if unknown:
+        raise ArchiveError(
+            f"the archive has no column {unknown[0]}; there are {', '.join(SCHEMA.names)}"
+        )
+    needed = list(dict.fromkeys((*wanted, *selection.columns)))
+    file = DataFile(place, directory, entry)
+    try:
+        first, end, from_ms, until_ms, _ = selection
+        for number in file.groups(first, end, from_ms, until_ms):
+            rows = _filtered(file.read_group(number, needed), selection)
+            if rows.num_rows:
+                yield rows.select(wanted)
+    finally:
+        file.close()
+
+
+def _filtered(rows: pa.RecordBatch, selection: Selection) -> pa.RecordBatch:
+    offsets = rows.column("offset")
+    moments = rows.column("timestamp").cast(pa.int64())
+    fits = pc.and_(
+        pc.greater_equal(offsets, selection.first_offset), pc.less(offsets, selection.end_offset)
+    )
+    if selection.from_ms is not None:
+        fits = pc.and_(fits, pc.greater_equal(moments, selection.from_ms))
+    if selection.until_ms is not None:
+        fits = pc.and_(fits, pc.less(moments, selection.until_ms))
+    if selection.committed:
+        hidden = pc.or_(rows.column("is_control"), rows.column("is_aborted"))
+        fits = pc.and_(fits, pc.invert(hidden))
+    return rows if pc.all(fits).as_py() else rows.filter(fits)
