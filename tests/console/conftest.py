@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import json
 import shutil
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +32,7 @@ from millstream.console.settings import ConsoleSettings
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 AXE = Path(__file__).parent / "vendor" / "axe-core" / "axe.min.js"
+USERS = {"admin": "admin-secret", "alice": "alice-secret"}  # admin is the superuser
 WAIT_MS = 60_000
 expect.set_options(timeout=WAIT_MS)
 PHONE = {"width": 390, "height": 844}
@@ -73,14 +73,22 @@ class Console:
     def ask(
         self, method: str, path: str, body: bytes | None, **headers: str
     ) -> tuple[int, dict[str, str], str]:
+        """Status, headers in lower case, and body; redirections are followed."""
+        status, found, text = self.ask_once(method, path, body, **headers)
+        while status in (302, 303) and found["location"].startswith("/"):
+            status, found, text = self.ask_once("GET", found["location"], None, **headers)
+        return status, found, text
+
+    def ask_once(
+        self, method: str, path: str, body: bytes | None, **headers: str
+    ) -> tuple[int, dict[str, str], str]:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        request = urllib.request.Request(self.url + path, body, named, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                return answer.status, dict(answer.headers), answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, dict(error.headers), error.read().decode()
+        host = self.url.partition("://")[2]
+        with contextlib.closing(http.client.HTTPConnection(host, timeout=60)) as connection:
+            connection.request(method, path, body, named)
+            answer = connection.getresponse()
+            found = {name.lower(): value for name, value in answer.getheaders()}
+            return answer.status, found, answer.read().decode()
 
 
 def start_console(bootstrap_servers: str, **settings: Any) -> Console:
@@ -99,6 +107,24 @@ def console() -> Iterator[Console]:
             yield started
         finally:
             started.server.stop()
+
+
+@pytest.fixture(scope="module")
+def secured() -> Iterator[Console]:
+    """A console on a broker with users and access control, without a log-in yet."""
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:admin",
+    }
+    with Broker.start(config=settings, security="SASL_PLAINTEXT", users=USERS) as broker:
+        console = start_console(
+            broker.bootstrap_servers, client_settings={"security.protocol": "SASL_PLAINTEXT"}
+        )
+        console.broker = broker
+        try:
+            yield console
+        finally:
+            console.server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from millstream.cli.failures import CommandFailed
 from millstream.cli.options import BOOTSTRAP_DEFAULT, BootstrapServer, ClientConfig
+from millstream.cli.output import warn
 from millstream.client.security import read_connection
 from millstream.console.settings import LISTEN_DEFAULT, ConsoleSettings
 
@@ -27,13 +29,21 @@ def console(
         list[str] | None,
         typer.Option(metavar="NAME", help="Answer to this name too; repeatable."),
     ] = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Serve HTTPS, with this certificate (PEM).")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The key of the certificate (PEM).")
+    ] = None,
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
 ) -> None:
     """Show and steer a cluster in a browser, until Ctrl-C.
 
-    The console is a Kafka client like any other: it shows Millstream and Apache Kafka. Needs the
-    extra 'console'.
+    The console is a Kafka client like any other: it shows Millstream and Apache Kafka. Where the
+    brokers want a log-in, the console asks for a user of the cluster and acts as that user. With a
+    user or a certificate in --client-config, all browsers act as that one, and the printed address
+    contains a token that they need. Needs the extra 'console'.
 
     [bold]Examples[/bold]
 
@@ -44,6 +54,7 @@ def console(
     """
     try:
         from millstream.console.server import ConsoleServer
+        from millstream.console.sessions import detected
     except ModuleNotFoundError as missing:
         raise needs_extra(missing) from None
 
@@ -54,9 +65,13 @@ def console(
         bootstrap_servers=bootstrap_server,
         client_settings=security,
         allowed_hosts=tuple(allow_host or ()),
+        tls_certificate=str(tls_certificate) if tls_certificate else None,
+        tls_key=str(tls_key) if tls_key else None,
     )
-    server = ConsoleServer(settings, listen)
-    server.run(ready=lambda: typer.echo(f"console of {settings.bootstrap_servers} at {server.url}"))
+    server = ConsoleServer(detected(settings), listen)
+    for risk in server.warnings:
+        warn(risk)
+    server.run(ready=lambda: typer.echo(f"console of {bootstrap_server} at {server.entrance}"))
 
 
 def needs_extra(missing: ModuleNotFoundError) -> CommandFailed:

@@ -16,10 +16,12 @@ import re
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BODY_BYTES_MAX = 8 * 1024 * 1024
+TOO_LARGE = f"a request has at most {BODY_BYTES_MAX} bytes"
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -27,7 +29,8 @@ CONTENT_SECURITY_POLICY = (
 HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    # Not "no-referrer": the Origin of forms would be "null", as of another site.
+    "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
@@ -99,12 +102,8 @@ class Guards:
             return 403, "this request comes from a page of another site"
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > BODY_BYTES_MAX:
-            return 413, f"a request has at most {BODY_BYTES_MAX} bytes"
+            return 413, TOO_LARGE
         return None
-
-
-class BodyTooLarge(Exception):
-    """More came than `BODY_BYTES_MAX`, in chunks."""
 
 
 def _limited(receive: Receive) -> Receive:
@@ -115,7 +114,7 @@ def _limited(receive: Receive) -> Receive:
         message = await receive()
         received += len(message.get("body", b""))
         if received > BODY_BYTES_MAX:
-            raise BodyTooLarge
+            raise HTTPException(413, TOO_LARGE)
         return message
 
     return limited

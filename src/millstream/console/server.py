@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import signal
 import socket
@@ -14,6 +15,8 @@ from collections.abc import Callable, Iterator
 import uvicorn
 
 from millstream.console.app import create_app
+from millstream.console.entrance import TOKEN_PARAMETER
+from millstream.console.sessions import Access, access_of
 from millstream.console.settings import ConsoleSettings
 from millstream.errors import ConfigError, MillstreamError
 
@@ -36,13 +39,27 @@ class ConsoleServer:
 
     def __init__(self, settings: ConsoleSettings, listen: str) -> None:
         self._settings = settings
+        self._app = create_app(settings)
         self._socket = bind(listen)
-        host, port = self._socket.getsockname()[:2]
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+        self.host, port = self._socket.getsockname()[:2]
+        scheme = "https" if settings.tls_certificate else "http"
+        shown = f"[{self.host}]" if ":" in self.host else self.host
+        self.url = f"{scheme}://{shown}:{port}/"
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
+
+    @property
+    def entrance(self) -> str:
+        """The address to open, with the token if one is needed."""
+        token = self._app.state.sessions.token
+        return f"{self.url}?{TOKEN_PARAMETER}={token}" if token else self.url
+
+    @property
+    def warnings(self) -> list[str]:
+        """Risks of its address and settings."""
+        return warnings_of(self._settings, self.host)
 
     def run(self, ready: Callable[[], None] = lambda: None) -> None:
         """Serve until `stop`; in the main thread, until SIGINT or SIGTERM."""
@@ -82,7 +99,7 @@ class ConsoleServer:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._loop.add_signal_handler(number, self._stopping.set)
-        app = create_app(self._settings)
+        app = self._app
         config = uvicorn.Config(
             app,
             http="httptools",
@@ -93,6 +110,8 @@ class ConsoleServer:
             proxy_headers=False,
             server_header=False,
             limit_concurrency=CONNECTIONS_MAX,
+            ssl_certfile=self._settings.tls_certificate,
+            ssl_keyfile=self._settings.tls_key,
             timeout_keep_alive=30,
             timeout_graceful_shutdown=2,
         )
@@ -104,7 +123,7 @@ class ConsoleServer:
             while not server.started and not serving.done():
                 await asyncio.sleep(0.01)
             ready()
-            await self._watch(serving, app.state.sessions.close_idle)
+            await self._watch(serving, app.state.sessions.tidy)
         finally:
             app.state.streams.close()
             server.should_exit = True
@@ -123,6 +142,24 @@ class ConsoleServer:
             )
             tidy()
         stopping.cancel()
+
+
+def warnings_of(settings: ConsoleSettings, host: str) -> list[str]:
+    """Risks of a console that listens on this address."""
+    if ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+        return []
+    found = []
+    if access_of(settings) is Access.OPEN:
+        found.append(
+            f"the console listens on {host} and asks for no log-in: all who reach it can change "
+            "the cluster"
+        )
+    elif not settings.tls_certificate:
+        found.append(
+            f"the console listens on {host} without TLS: passwords can be read on the way; use "
+            "--tls-certificate and --tls-key, or a proxy"
+        )
+    return found
 
 
 def bind(listen: str) -> socket.socket:

@@ -1,42 +1,80 @@
 """Sessions of browsers: whose rights they have, and their connections to the cluster.
 
+How a console is entered depends on its client settings:
+
+    OPEN      no credentials, and the listener wants none: all browsers share one session
+    LOG_IN    SASL without a user: each browser logs in, with a user of the cluster
+    TOKEN     credentials (a user, a certificate, tokens): all browsers act as that user, and need
+              the token that the console printed when it started
+
 A session owns a few `Cluster`s, since one serves one thread at a time. `in_cluster` borrows one and
-runs a blocking function with it in a thread. Without authentication, all browsers share a session.
+runs a blocking function with it in a thread. So the cluster's access control decides what a user
+sees and does. Passwords stay in the memory of the console until the session ends.
 """
 
 from __future__ import annotations
 
+import enum
+import hmac
 import secrets
 import time
+from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
+from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 
 from millstream.client.cluster import Cluster
+from millstream.client.connection import Connection
 from millstream.client.security import Security
 from millstream.console.settings import ConsoleSettings
-from millstream.errors import ApiError
+from millstream.errors import ApiError, ErrorCode, MillstreamError
+from millstream.security.exchange import OAUTHBEARER, PLAIN, AuthenticationFailed
 
 CLUSTERS_PER_SESSION_MAX = 4
 THREADS_MAX = 16
+SESSIONS_MAX = 1_000
 TIMEOUT_SECONDS = 6.0  # a page that waits longer shows an error instead
 IDLE_SECONDS_MAX = 60.0  # connections that nobody used for so long are closed
+SESSION_SECONDS_MAX = 12 * 3600.0  # without a request
+LOG_INS_AT_ONCE = 4
+FAILED_LOG_IN_SECONDS = 1.0
 CLIENT_ID = "millstream-console"
+# The strongest first; a user may have a password for one of them only.
+MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", PLAIN)
 
 Result = TypeVar("Result")
 
 
+class Access(enum.Enum):
+    OPEN = "open"
+    LOG_IN = "log-in"
+    TOKEN = "token"
+
+
+def access_of(settings: ConsoleSettings) -> Access:
+    """See the module."""
+    given = settings.client_settings
+    uses_sasl = given.get("security.protocol", "").upper().startswith("SASL")
+    if uses_sasl and given.get("sasl.mechanism", "").upper() != OAUTHBEARER:
+        return Access.TOKEN if given.get("sasl.username") else Access.LOG_IN
+    has_certificate = any(given.get(f"ssl.certificate.{it}") for it in ("location", "pem"))
+    return Access.TOKEN if uses_sasl or has_certificate else Access.OPEN
+
+
 class Session:
-    """One user of the cluster. See the module; everything but `_run` is for the event loop."""
+    """One user of the cluster. See the module; methods are for the event loop."""
 
     def __init__(
         self, bootstrap_servers: str, security: Security | None, user: str | None = None
     ) -> None:
-        self.id = secrets.token_urlsafe(24)
+        self.id = secrets.token_urlsafe(32)
         self.user = user
+        self.used_at = time.monotonic()
         self.bootstrap_servers = bootstrap_servers
         self._security = security
         self._idle: list[tuple[float, Cluster]] = []
@@ -48,6 +86,8 @@ class Session:
     ) -> Result:
         """`function(cluster, *arguments)` in a thread."""
         async with self._slots:
+            if self._is_closed:
+                raise HTTPException(401, "you are logged out")
             cluster = self._borrow()
             try:
                 result = await anyio.to_thread.run_sync(
@@ -98,23 +138,176 @@ class Sessions:
 
     def __init__(self, settings: ConsoleSettings) -> None:
         self.settings = settings
-        security = Security.from_settings(settings.client_settings)
-        self._shared = Session(settings.bootstrap_servers, security)
+        self.access = access_of(settings)
+        self.token = secrets.token_urlsafe(24) if self.access is Access.TOKEN else ""
+        self._secret = secrets.token_bytes(32)
+        self._by_id: OrderedDict[str, Session] = OrderedDict()  # the least recently used first
         self._threads = anyio.CapacityLimiter(THREADS_MAX)
+        self._log_ins = anyio.CapacityLimiter(LOG_INS_AT_ONCE)
+        self._mechanisms: list[str] = []  # of the brokers, once they are known
+        self.shared: Session | None = None
+        if self.access is not Access.LOG_IN:
+            security = Security.from_settings(settings.client_settings)
+            user = _shown_user(security) if self.access is Access.TOKEN else None
+            self.shared = Session(settings.bootstrap_servers, security, user)
 
-    def find(self, connection: HTTPConnection) -> Session:
-        return self._shared
+    def find(self, cookie: str) -> Session | None:
+        """The session of a browser with this cookie."""
+        if self.access is Access.OPEN:
+            return self.shared
+        session = self._by_id.get(cookie)
+        if session is not None:
+            session.used_at = time.monotonic()
+            self._by_id.move_to_end(cookie)
+        return session
+
+    def enter(self, token: str) -> str | None:
+        """The cookie of a browser that has the token."""
+        if self.shared is None or not self.is_token(token):
+            return None
+        cookie = secrets.token_urlsafe(32)
+        self._keep(cookie, self.shared)
+        return cookie
+
+    def is_token(self, token: str) -> bool:
+        return bool(self.token) and hmac.compare_digest(token.encode(), self.token.encode())
+
+    async def log_in(self, user: str, password: str, *, key: str | None = None) -> Session:
+        """A new session of a user. Raises `ApiError` if the cluster refuses the password.
+
+        With a `key`, `find` knows it by that instead of its id.
+        """
+        async with self._log_ins:
+            try:
+                session = await anyio.to_thread.run_sync(self._log_in, user, password)
+            except (ApiError, AuthenticationFailed):
+                await anyio.sleep(FAILED_LOG_IN_SECONDS)  # and with it the others that guess
+                raise
+        self._keep(key or session.id, session)
+        return session
+
+    async def log_in_once(self, user: str, password: str) -> Session:
+        """The session of a script, which sends its password with every request."""
+        secret = f"{user}\0{password}".encode()
+        key = "script:" + hmac.digest(self._secret, secret, "sha256").hex()
+        return self.find(key) or await self.log_in(user, password, key=key)
+
+    def _log_in(self, user: str, password: str) -> Session:
+        """In a thread: with the first mechanism that the cluster accepts."""
+        settings = {**self.settings.client_settings}
+        wanted = settings.get("sasl.mechanism")
+        mechanisms = [wanted.upper()] if wanted else self._offered()
+        refusal: Exception | None = None
+        for mechanism in mechanisms:
+            settings |= {
+                "sasl.mechanism": mechanism,
+                "sasl.username": user,
+                "sasl.password": password,
+            }
+            security = Security.from_settings(settings)
+            session = Session(self.settings.bootstrap_servers, security, user)
+            cluster = session.new_cluster()
+            try:
+                cluster.any_connection()
+            except (ApiError, AuthenticationFailed) as error:
+                refusal = error
+                cluster.close()
+            else:
+                self._mechanisms = [mechanism, *(it for it in mechanisms if it != mechanism)]
+                session._give_back(cluster)
+                return session
+        self._mechanisms = []
+        raise refusal or ApiError(
+            ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+            f"the brokers offer none of {', '.join(MECHANISMS)}",
+        )
+
+    def _offered(self) -> list[str]:
+        """Those of the brokers, the one that worked last first."""
+        if not self._mechanisms:
+            offered = offered_mechanisms(self.settings)
+            self._mechanisms = [it for it in MECHANISMS if it in offered]
+        return list(self._mechanisms)
+
+    def _keep(self, key: str, session: Session) -> None:
+        self._by_id[key] = session
+        if len(self._by_id) > SESSIONS_MAX:
+            _, oldest = self._by_id.popitem(last=False)
+            self._close(oldest)
+
+    def log_out(self, cookie: str) -> None:
+        session = self._by_id.pop(cookie, None)
+        if session is not None:
+            self._close(session)
+
+    def _close(self, session: Session) -> None:
+        if session is not self.shared:
+            session.close()
+
+    def csrf(self, session: Session) -> str:
+        """What forms of the session contain, and no other site knows."""
+        return hmac.digest(self._secret, session.id.encode(), "sha256").hex()
 
     async def run(
         self, session: Session, function: Callable[..., Result], *arguments: Any
     ) -> Result:
         return await session.run(self._threads, function, *arguments)
 
-    def close_idle(self) -> None:
-        self._shared.close_idle(time.monotonic() - IDLE_SECONDS_MAX)
+    def tidy(self) -> None:
+        """Close connections and end sessions that nobody used for long."""
+        now = time.monotonic()
+        for cookie, session in list(self._by_id.items()):
+            if session is not self.shared and session.used_at < now - SESSION_SECONDS_MAX:
+                self.log_out(cookie)
+        for session in self._all():
+            session.close_idle(now - IDLE_SECONDS_MAX)
 
     def close(self) -> None:
-        self._shared.close()
+        for session in self._all():
+            session.close()
+
+    def _all(self) -> list[Session]:
+        known = {session.id: session for session in self._by_id.values()}
+        return [*known.values(), *([self.shared] if self.shared else [])]
+
+
+def offered_mechanisms(settings: ConsoleSettings) -> list[str]:
+    """The SASL mechanisms of the brokers; none if their listener does not want a log-in."""
+    given = dict(settings.client_settings)
+    uses_tls = given.get("security.protocol", "PLAINTEXT").upper().endswith("SSL")
+    given = {name: it for name, it in given.items() if not name.startswith("sasl.")}
+    security = Security.from_settings({**given, "security.protocol": "SSL"} if uses_tls else {})
+    cluster = Cluster(
+        settings.bootstrap_servers, security=security, timeout_seconds=TIMEOUT_SECONDS
+    )
+    with cluster:
+        return ask_mechanisms(cluster.any_connection())
+
+
+def detected(settings: ConsoleSettings) -> ConsoleSettings:
+    """The settings, with SASL if nothing is said about security and the brokers want a log-in."""
+    if settings.client_settings.get("security.protocol"):
+        return settings
+    try:
+        offered = offered_mechanisms(settings)
+    except (OSError, MillstreamError):  # pages will show it
+        return settings
+    if not offered:
+        return settings
+    given = {**settings.client_settings, "security.protocol": "SASL_PLAINTEXT"}
+    return replace(settings, client_settings=given)
+
+
+def ask_mechanisms(connection: Connection) -> list[str]:
+    """A mechanism that does not exist is refused, with a list of those that do."""
+    answer = connection.call("sasl_handshake", {"mechanism": "NONE"}, version=1)
+    return [str(it) for it in answer.mechanisms]
+
+
+def _shown_user(security: Security) -> str:
+    if security.username:
+        return security.username
+    return "user of the access token" if security.tokens else "user of the certificate"
 
 
 def session_of(connection: HTTPConnection) -> Session:

@@ -16,3 +16,5 @@ class ConsoleSettings:
     bootstrap_servers: str
     client_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     allowed_hosts: tuple[str, ...] = ()  # names in `Host`, besides localhost and addresses
+    tls_certificate: str | None = None  # PEM files; without them, the console speaks HTTP
+    tls_key: str | None = None
