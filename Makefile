@@ -8,7 +8,7 @@ WATCHDOG := -o faulthandler_timeout=660 -o faulthandler_exit_on_timeout=true
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 
 .DEFAULT_GOAL := help
-.PHONY: help install system prepare demo test test-all lint format bench docs site
+.PHONY: help install system prepare demo test test-all lint format bench docs site release
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -50,6 +50,9 @@ docs: install  ## write the pages that are generated from the code
 	$(BIN)/python tools/generate_docs.py
 	$(BIN)/python -m millstream.config.reference
 	$(BIN)/python -m tools.pictures
+
+release: install  ## build sdist and wheels in dist, check them, install them; VERSION=1.0.0 sets the version
+	$(BIN)/python -m tools.release $(if $(VERSION),--version $(VERSION))
 
 site: install  ## build the documentation site in build/site, to be read without a server
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

@@ -20,6 +20,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,6 +56,10 @@ def commands_of(block: Block) -> list[tuple[str, str]]:
     return [(part.partition("\n")[0].strip(), part.partition("\n")[2]) for part in parts]
 
 
+def _this_machine() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(ROOT)}  # the guide to Nexmark uses the examples
+
+
 @dataclass
 class PageRun:
     """One page being run: a directory, an address, and the servers that it started."""
@@ -64,13 +69,14 @@ class PageRun:
     second_address: str = SECOND_ADDRESS
     variables: dict[str, str] = field(default_factory=dict)
     servers: list[subprocess.Popen[str]] = field(default_factory=list)
+    python: Path = Path(sys.executable)
+    machine: Mapping[str, str] = field(default_factory=_this_machine)
 
     @property
     def environment(self) -> dict[str, str]:
-        scripts = str(Path(sys.executable).parent)
-        found = os.environ | {
-            "PATH": f"{scripts}:{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),  # the guide to Nexmark uses the examples
+        found = {
+            **self.machine,
+            "PATH": f"{self.python.parent}:{self.machine['PATH']}",
             "MILLSTREAM_BOOTSTRAP_SERVERS": self.address,
             "MILLSTREAM_LISTENERS": f"PLAINTEXT://{self.address}",
             "MILLSTREAM_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
@@ -101,7 +107,7 @@ class PageRun:
         runner = (
             ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if name.startswith("test_") else []
         )
-        self.check([sys.executable, *runner, str(script)], f"python block at line {block.line}")
+        self.check([str(self.python), *runner, str(script)], f"python block at line {block.line}")
 
     def run_command(self, command: str, expected: str) -> None:
         command, expected = self.placed(command), self.placed(expected)
