@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
+from millstream.admin.waiting import wait_until_shown
 from millstream.client.cluster import check
-from millstream.errors import ErrorCode
+from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from millstream.client.cluster import Cluster
@@ -132,6 +133,29 @@ def alter_settings(
     answer = _ask(cluster, kind, name, "incremental_alter_configs", fields)
     what = f"cannot change the settings of {kind.name.lower()} {name}"
     _check(answer.responses[0], what, "incremental_alter_configs")
+    if not dry_run:
+        wait_until_shown(lambda: _is_applied(cluster, kind, name, changes))
+
+
+def _is_applied(
+    cluster: Cluster, kind: Resource, name: str, changes: Mapping[str, str | None]
+) -> bool:
+    try:
+        found = {it.name: it for it in settings_of(cluster, kind, name)}
+    except ApiError:  # the user may change what the user may not see
+        return True
+    return all(
+        not found[key].is_own if value is None else _same(found[key].value, value)
+        for key, value in changes.items()
+        if key in found
+    )
+
+
+def _same(shown: str | None, given: str) -> bool:
+    """Brokers may show a value in another way than it was given: ` 10`, `TRUE`, `a, b`."""
+    if shown is None:  # a secret
+        return True
+    return shown.replace(" ", "").lower() == given.replace(" ", "").lower()
 
 
 def _ask(cluster: Cluster, kind: Resource, name: str, api: str, fields: dict[str, Any]) -> Any:

@@ -3,12 +3,14 @@ says, and the right that the user lacks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from millstream.admin.waiting import wait_until_shown
 from millstream.client.cluster import check
 from millstream.client.topics import BROKER_DEFAULT, TIMEOUT_MS
+from millstream.errors import ApiError
 
 if TYPE_CHECKING:
     from millstream.client.cluster import Cluster
@@ -35,6 +37,8 @@ def create_topic(
     fields = {"topics": [topic], "timeout": TIMEOUT_MS, "validate_only": dry_run}
     result = _ask(cluster, "create_topics", fields).topics[0]
     _check(result, f"cannot create topic {name}", "create_topics")
+    if not dry_run:
+        _wait_for(cluster, name, lambda partitions: partitions > 0)
 
 
 def add_partitions(cluster: Cluster, name: str, count: int, *, dry_run: bool = False) -> None:
@@ -43,6 +47,8 @@ def add_partitions(cluster: Cluster, name: str, count: int, *, dry_run: bool = F
     fields = {"topics": [topic], "timeout": TIMEOUT, "validate_only": dry_run}
     result = _ask(cluster, "create_partitions", fields).results[0]
     _check(result, f"cannot add partitions to topic {name}", "create_partitions")
+    if not dry_run:
+        _wait_for(cluster, name, lambda partitions: partitions >= count)
 
 
 def delete_topic(cluster: Cluster, name: str) -> None:
@@ -50,6 +56,20 @@ def delete_topic(cluster: Cluster, name: str) -> None:
     fields = {"topics": [{"name": name, "topic_id": None}], "timeout": TIMEOUT}
     result = _ask(cluster, "delete_topics", fields).responses[0]
     _check(result, f"cannot delete topic {name}", "delete_topics")
+    _wait_for(cluster, name, lambda partitions: partitions == 0)
+
+
+def _wait_for(cluster: Cluster, name: str, has_changed: Callable[[int], bool]) -> None:
+    """Wait until the number of partitions is as expected; 0 if there is no such topic."""
+
+    def shown() -> bool:
+        try:
+            found = cluster.refresh([name]).get(name)
+        except ApiError:  # the user may not describe the topic
+            return True
+        return has_changed(len(found.partitions) if found is not None else 0)
+
+    wait_until_shown(shown)
 
 
 def _ask(cluster: Cluster, api: str, fields: dict[str, Any]) -> Any:
