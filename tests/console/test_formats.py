@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.console.formats import moment, number, percent, rate, short, size, size_rate, span
+from millstream.admin.settings import Setting
+from millstream.console.formats import (
+    meaning,
+    moment,
+    number,
+    percent,
+    rate,
+    short,
+    size,
+    size_rate,
+    span,
+)
 
 
 @pytest.mark.parametrize(
@@ -42,3 +53,21 @@ from millstream.console.formats import moment, number, percent, rate, short, siz
 )
 def test_formats(shown: str, expected: str) -> None:
     assert shown == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("retention.ms", "604800000", "7 d"),
+        ("retention.ms", "-1", "no limit"),
+        ("flush.messages", "9223372036854775807", "no limit"),
+        ("log.retention.hours", "168", "7 d"),
+        ("segment.bytes", "1073741824", "1.0 GB"),
+        ("segment.bytes", "12", ""),
+        ("compression.gzip.level", "-1", ""),
+        ("cleanup.policy", "delete", ""),
+        ("log.dirs", None, ""),
+    ],
+)
+def test_numbers_of_settings_have_a_meaning(name: str, value: str | None, expected: str) -> None:
+    assert meaning(Setting(name, value, "default", is_own=False)) == expected

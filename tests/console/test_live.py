@@ -53,6 +53,20 @@ def test_browsers_share_a_feed_and_it_ends_with_them() -> None:
     assert len(drawn) < 3 * 6
 
 
+def test_feed_has_events_for_scripts_beside_its_parts() -> None:
+    async def draw(parts: Sequence[str]) -> dict[str, str | Event]:
+        return {"rows": "<p>", "event samples": Event("samples", [1])}
+
+    async def run() -> list[bytes]:
+        streams = Streams()
+        stream = streams.shared(("user", "/"), lambda: Feed({"rows": 0.01}, draw, problem=str))
+        found = [content async for _, content in _numbered(stream, 3)]
+        await stream.aclose()  # type: ignore[attr-defined]
+        return found
+
+    assert b"event: samples\ndata: [1]\n\n" in asyncio.run(run())
+
+
 async def _numbered(stream: AsyncIterator[bytes], count: int) -> AsyncIterator[tuple[int, bytes]]:
     for number in range(count):
         yield number, await anext(stream)

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from millstream.console.lists import Listed
-from millstream.console.rendering import STATIC, TEMPLATES, Renderer, static_version, with_query
+from millstream.console.rendering import (
+    STATIC,
+    TEMPLATES,
+    Renderer,
+    chart_path,
+    static_version,
+    with_query,
+)
 
 
 def test_macros_escape_what_they_show() -> None:
@@ -27,6 +35,15 @@ def test_queries_keep_what_is_not_changed() -> None:
     query = {"q": "a b", "page": "2", "live": "1", "done": "x"}
     assert with_query(query, page=3) == "?q=a+b&page=3"
     assert with_query(query, page=None, sort="-lag") == "?q=a+b&sort=-lag"
+
+
+def test_charts_are_those_of_what_the_page_shows() -> None:
+    assert chart_path("size", {}, SimpleNamespace()) == "/history?chart=size&range=1h"
+    named = SimpleNamespace(name="a&b/c")
+    assert chart_path("size", {"range": "6h"}, named) == (
+        "/history?chart=size&topic=a%26b%2Fc&range=6h"
+    )
+    assert "group=g" in chart_path("lag", {}, SimpleNamespace(group="g"))
 
 
 def test_version_changes_only_with_the_files() -> None:

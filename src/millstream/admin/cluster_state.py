@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from millstream.client.cluster import check
+from millstream.errors import ApiError, ErrorCode
+
 if TYPE_CHECKING:
     from millstream.client.cluster import Cluster
 
@@ -116,6 +119,19 @@ def cluster_state(cluster: Cluster) -> ClusterState:
     return parse_metadata(
         cluster.retrying(lambda: cluster.any_connection().call("metadata", fields))
     )
+
+
+def topic_state(cluster: Cluster, name: str) -> TopicState:
+    """One topic. Raises `ApiError` if there is none, or the user may not describe it."""
+    fields = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
+    cluster.broker_ids(seconds_old_max=1.0)  # their addresses
+    answer = cluster.retrying(lambda: cluster.any_connection().call("metadata", fields))
+    found = answer.topics[0]
+    if found.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise ApiError(found.error_code, f"there is no topic {name}")
+    if found.error_code is not ErrorCode.LEADER_NOT_AVAILABLE:
+        check(found.error_code, f"topic {name}", "metadata")
+    return _topic(found)
 
 
 def parse_metadata(metadata: Any) -> ClusterState:

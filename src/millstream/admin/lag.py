@@ -130,14 +130,23 @@ def group_lag(
     return lags
 
 
-def group_lags(cluster: Cluster, listed: Sequence[GroupListing]) -> list[GroupLag]:
-    """The lag of every group, with a few requests for all of them."""
+def group_lags(
+    cluster: Cluster,
+    listed: Sequence[GroupListing],
+    *,
+    starts: Mapping[TopicPartition, int] | None = None,
+    ends: Mapping[TopicPartition, int] | None = None,
+) -> list[GroupLag]:
+    """The lag of every group, with a few requests for all of them; fewer if the caller knows
+    where all partitions start and end."""
     consumers = [it for it in listed if it.type != SHARE and it.protocol in (CONSUMER_PROTOCOL, "")]
     committed = committed_by_group(cluster, consumers)
     shared = share_lags(cluster, [it for it in listed if it.type == SHARE])
     places = {place for offsets in committed.values() for place in offsets}
-    starts = find_offsets(cluster, dict.fromkeys(places, EARLIEST)).found
-    ends = find_offsets(cluster, dict.fromkeys(places, LATEST)).found
+    if starts is None:
+        starts = find_offsets(cluster, dict.fromkeys(places, EARLIEST)).found
+    if ends is None:
+        ends = find_offsets(cluster, dict.fromkeys(places, LATEST)).found
     rows = []
     for it in listed:
         if it.type == SHARE:

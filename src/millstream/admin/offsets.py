@@ -18,6 +18,7 @@ LATEST = -1
 EARLIEST = -2
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
+PARTITIONS_AT_ONCE = 500  # of a request: a broker does nothing else while it answers
 ATTEMPTS = 3  # with refreshed metadata: leaders move
 
 
@@ -34,21 +35,26 @@ def find_offsets(
     timestamps: Mapping[TopicPartition, int],
     *,
     isolation_level: int = READ_UNCOMMITTED,
+    leaders: Mapping[TopicPartition, int] | None = None,
 ) -> Offsets:
     """The offset for each timestamp (`LATEST`, `EARLIEST`, milliseconds since 1970).
 
-    Raises `OSError` only if no broker answers.
+    A caller that has just read the metadata passes the `leaders` in it, which saves asking for
+    them. Raises `OSError` only if no broker answers.
     """
     answer = Offsets()
     missing = dict(timestamps)
-    for _ in range(ATTEMPTS):
+    for attempt in range(ATTEMPTS):
         if not missing:
             break
-        by_leader, leaderless = partitions_by_leader(cluster, missing)
+        known = leaders if attempt == 0 else None
+        by_leader, leaderless = partitions_by_leader(cluster, missing, known)
         answer.errors = dict(leaderless)
         for leader, places in by_leader.items():
-            wanted = {place: missing[place] for place in places}
-            _ask_leader(cluster, leader, wanted, isolation_level, answer)
+            for first in range(0, len(places), PARTITIONS_AT_ONCE):
+                chunk = places[first : first + PARTITIONS_AT_ONCE]
+                wanted = {place: missing[place] for place in chunk}
+                _ask_leader(cluster, leader, wanted, isolation_level, answer)
         missing = {place: missing[place] for place, it in answer.errors.items() if it.retriable}
     return answer
 
@@ -86,10 +92,15 @@ def _ask_leader(
 
 
 def partitions_by_leader(
-    cluster: Cluster, places: Iterable[TopicPartition]
+    cluster: Cluster,
+    places: Iterable[TopicPartition],
+    leaders: Mapping[TopicPartition, int] | None = None,
 ) -> tuple[dict[int, list[TopicPartition]], dict[TopicPartition, ErrorCode]]:
-    """The partitions that each broker leads, and the errors of those without a leader."""
+    """The partitions that each broker leads, and the errors of those without a leader. `leaders`
+    are those that the caller knows already."""
     wanted = sorted(set(places))
+    if leaders is not None:
+        return _by_known_leader(wanted, leaders)
     known = known_topics(cluster, {topic for topic, _ in wanted})
     by_leader: dict[int, list[TopicPartition]] = {}
     errors: dict[TopicPartition, ErrorCode] = {}
@@ -101,6 +112,20 @@ def partitions_by_leader(
             errors[topic, index] = ErrorCode.LEADER_NOT_AVAILABLE
         else:
             by_leader.setdefault(partitions[index].leader, []).append((topic, index))
+    return by_leader, errors
+
+
+def _by_known_leader(
+    wanted: Iterable[TopicPartition], leaders: Mapping[TopicPartition, int]
+) -> tuple[dict[int, list[TopicPartition]], dict[TopicPartition, ErrorCode]]:
+    by_leader: dict[int, list[TopicPartition]] = {}
+    errors: dict[TopicPartition, ErrorCode] = {}
+    for place in wanted:
+        leader = leaders.get(place, -1)
+        if leader < 0:
+            errors[place] = ErrorCode.LEADER_NOT_AVAILABLE
+        else:
+            by_leader.setdefault(leader, []).append(place)
     return by_leader, errors
 
 

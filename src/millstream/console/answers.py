@@ -60,14 +60,21 @@ async def page(
     load: Load,
     *,
     live: Mapping[str, float] | None = None,
+    events: Callable[[Any], Mapping[str, Any]] | None = None,
 ) -> Response:
-    """See the module. `live` has the blocks to render again, and after how many seconds."""
+    """See the module. `live` has the blocks to render again, and after how many seconds. With
+    them come `events` of the model for the page's scripts, by name, if they changed."""
     if streams.PARAMETER in request.query_params and live:
         renderer, context = _renderer(request), _context(request)
 
-        async def draw(blocks: Sequence[str]) -> dict[str, str]:
+        async def draw(blocks: Sequence[str]) -> dict[str, str | streams.Event]:
             model = await in_cluster(request, load)
-            return {it: renderer.block(template, it, model, context) for it in blocks}
+            drawn: dict[str, str | streams.Event] = {
+                it: renderer.block(template, it, model, context) for it in blocks
+            }
+            for name, data in (events(model) if events else {}).items():
+                drawn[f"event {name}"] = streams.Event(name, plain(data))
+            return drawn
 
         return streams.follow(request, live, draw, problem=_problem_of(request))
     return render(request, template, await in_cluster(request, load), live=bool(live))

@@ -21,6 +21,7 @@ from millstream.console.live import Streams
 from millstream.console.navigation import NAVIGATION, OTHERS
 from millstream.console.paths import EscapedPaths
 from millstream.console.rendering import STATIC, Renderer
+from millstream.console.sampler import Samplers
 from millstream.console.sessions import Sessions
 from millstream.console.settings import ConsoleSettings
 from millstream.errors import MillstreamError
@@ -49,6 +50,7 @@ def create_app(settings: ConsoleSettings) -> Starlette:
     app.state.settings = settings
     app.state.sessions = Sessions(settings)
     app.state.streams = Streams()
+    app.state.samplers = Samplers()
     app.state.outcomes = Outcomes()
     app.state.renderer = Renderer()
     app.state.navigation = [entry for entry in NAVIGATION if entry.module in pages]

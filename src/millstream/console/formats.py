@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from millstream.admin.settings import Setting
 
 NOTHING = "–"
 _SIZES = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
@@ -80,7 +84,25 @@ def percent(share: float | None) -> str:
     return NOTHING if share is None else f"{share * 100:.3g} %"
 
 
+def meaning(setting: Setting) -> str:
+    """What a number means: `retention.ms` as a span, `segment.bytes` as a size."""
+    text = setting.value or ""
+    if not text.lstrip("-").isdigit():
+        return ""
+    amount, name = int(text), setting.name
+    if amount in (-1, 2**63 - 1) and (".ms" in name or ".bytes" in name or "messages" in name):
+        return "no limit"
+    if name.endswith(".ms") and amount >= 1000:
+        return span(amount)
+    if name.endswith((".hours", ".minutes")):
+        return span(amount * (3_600_000 if name.endswith(".hours") else 60_000))
+    if "bytes" in name.split(".") and amount >= 1024:
+        return size(amount)
+    return ""
+
+
 FILTERS = {
+    "meaning": meaning,
     "number": number,
     "short": short,
     "size": size,

@@ -31,7 +31,7 @@ PROBLEM = "problem"  # a part of every feed: why nothing changes at the moment
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _log = logging.getLogger(__name__)
 
-Draw = Callable[[Sequence[str]], Awaitable[Mapping[str, str]]]
+Draw = Callable[[Sequence[str]], Awaitable[Mapping[str, "str | Event"]]]
 
 
 class Partial(NamedTuple):
@@ -97,7 +97,7 @@ class Feed:
             _log.debug("a live page cannot be refreshed: %s", error)
             drawn = {PROBLEM: self._problem(error)}
         for part, html in drawn.items():
-            content = encode(Partial(part, html))
+            content = encode(html if isinstance(html, Event) else Partial(part, html))
             if part in self._versions and self._versions[part][1] == content:
                 continue
             self._version += 1

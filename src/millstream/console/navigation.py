@@ -26,4 +26,4 @@ NAVIGATION = (
     Entry("quotas", "Quotas", "/quotas", "Operation", "q"),
 )
 # Modules with routes that have no entry of their own.
-OTHERS = ("messages", "log_in")
+OTHERS = ("topic", "messages", "log_in")

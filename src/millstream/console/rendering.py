@@ -34,6 +34,7 @@ class Renderer:
         self._environment.globals |= {
             "link": link,
             "with_query": with_query,
+            "chart_path": chart_path,
             "static": lambda name: f"/static/{name}?v={version}",
         }
         self._environment.globals["ui"] = self._environment.get_template("macros.html").module
@@ -54,6 +55,14 @@ def with_query(query: Any, **changes: Any) -> str:
     parameters |= {key: str(value) for key, value in changes.items()}
     kept = {key: it for key, it in parameters.items() if changes.get(key, it) is not None}
     return "?" + urlencode(kept)
+
+
+def chart_path(chart: str, query: Any, model: Any) -> str:
+    """Where the data of a chart are, of the topic or group that the page shows."""
+    of = {"topic": model.name} if hasattr(model, "name") else {}
+    if hasattr(model, "group"):
+        of = {"group": model.group}
+    return "/history?" + urlencode({"chart": chart, **of, "range": query.get("range", "1h")})
 
 
 def static_version() -> str:

@@ -128,6 +128,7 @@ class ConsoleServer:
             app.state.streams.close()
             server.should_exit = True
             await serving
+            app.state.samplers.close()
             app.state.sessions.close()
             self._socket.close()
 

@@ -147,24 +147,37 @@
   const SIZES = ["B", "KB", "MB", "GB", "TB"];
   function shown(value, unit) {
     if (value == null) return "–";
-    if (unit === "bytes") {
+    if (unit === "bytes" || unit === "bytes-rate") {
       let index = 0;
       while (Math.abs(value) >= 1024 && index < SIZES.length - 1) { value /= 1024; index++; }
-      return `${+value.toFixed(value < 10 && index ? 1 : 0)} ${SIZES[index]}`;
+      return `${+value.toFixed(value < 10 && index ? 1 : 0)} ${SIZES[index]}${unit === "bytes" ? "" : "/s"}`;
     }
     const text = Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(value);
     return unit === "rate" ? `${text}/s` : unit === "ms" ? `${text} ms` : text;
   }
+  const BINARY = Array.from({ length: 50 }, (_, power) => 2 ** power);
+  const clock = (seconds, exact) => {
+    const when = new Date(seconds * 1000);
+    return `${pad(when.getHours())}:${pad(when.getMinutes())}${exact ? `:${pad(when.getSeconds())}` : ""}`;
+  };
   async function chart(figure) {
     if (figure.dataset.drawn || !window.uPlot) return;
     figure.dataset.drawn = "1";
     const plot = figure.querySelector(".plot");
     const unit = figure.dataset.unit;
+    const reading = figure.querySelector(".reading");
     let drawn = null;
     let data = null;
+    const read = (index) => { // what the cursor is at, or else the newest value
+      if (!reading || !data.times.length) return;
+      const at = index ?? data.times.length - 1;
+      const values = data.series.map((it) => shown(it.values[at], unit)).join(", ");
+      reading.textContent = index == null ? values : `${clock(data.times[at], true)}  ${values}`;
+    };
     const draw = (next) => {
       data = next;
       const columns = [data.times, ...data.series.map((it) => it.values)];
+      read(null);
       if (drawn && drawn.series.length === columns.length) { drawn.setData(columns); return; }
       drawn?.destroy();
       const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
@@ -172,9 +185,13 @@
         width: Math.max(200, plot.clientWidth),
         height: 180,
         cursor: { y: false },
-        legend: { show: data.series.length > 0 },
+        legend: { show: data.series.length > 1 },
+        hooks: { setCursor: [(it) => read(it.cursor.idx)] },
         scales: { y: { range: (_, least, most) => [Math.min(0, least ?? 0), Math.max(most ?? 0, 1) * 1.08] } },
-        axes: [axis, { ...axis, size: 64, values: (_, values) => values.map((it) => shown(it, unit)) }],
+        axes: [
+          { ...axis, values: (_, times, __, ___, step) => times.map((it) => clock(it, step < 60)) },
+          { ...axis, size: 64, incrs: unit.startsWith("bytes") ? BINARY : undefined, values: (_, values) => values.map((it) => shown(it, unit)) },
+        ],
         series: [{}, ...data.series.map((it, index) => ({
           label: it.label, stroke: colour(COLOURS[index % COLOURS.length]), width: 1.6, points: { show: false },
           value: (_, value) => shown(value, unit),

@@ -1,0 +1,271 @@
+"""Samples a cluster for the history and for pages with numbers of everything in it.
+
+One sampler per user of the console, in a thread of its own: it sees what that user may see. It
+samples every few seconds, less often if a sample takes long, so that it needs at most a small part
+of a processor and of the brokers. Settings of topics, and what retention threatens, change slowly
+and are refreshed once a minute.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from starlette.requests import Request
+
+from millstream.admin.cluster_state import cluster_state
+from millstream.admin.groups import list_groups
+from millstream.admin.lag import GroupLag, group_lags, timestamps_at
+from millstream.admin.log_dirs import LogDirs, log_dirs
+from millstream.admin.offsets import EARLIEST, LATEST, find_offsets
+from millstream.admin.settings import settings_of_topics
+from millstream.client.cluster import Cluster
+from millstream.console.history import History, Key, thinned
+from millstream.console.samples import (
+    RISK_SHARE,
+    SETTINGS,
+    AtRisk,
+    Sample,
+    leader_sizes,
+    rates,
+    values,
+)
+from millstream.console.sessions import Session, session_of
+from millstream.errors import ApiError, MillstreamError
+from millstream.partitions import TopicPartition
+
+INTERVAL_SECONDS = 5.0
+SHARE_MAX = 0.05  # of the time that sampling may take
+INTERVAL_SECONDS_MAX = 120.0
+SLOW_SECONDS = 60.0  # how often what changes slowly is refreshed
+FRESH_SECONDS = 1.0
+SMALL_MAX = 2_000  # partitions and groups: of a cluster of this size, pages take samples themselves
+RISKS_MAX = 200
+TIMEOUT_SECONDS = 5.0
+TREND_SECONDS = 900.0
+TREND_SIZE = 48
+
+_log = logging.getLogger(__name__)
+Found = TypeVar("Found")
+
+
+def take_sample(cluster: Cluster, before: Sample | None = None, *, refresh: bool = True) -> Sample:
+    """A sample now. `refresh`: also what changes slowly, instead of taking it from `before`.
+
+    Raises `OSError` or `ApiError` if no broker answers; what the user may not see is missing.
+    """
+    started, time_ms = time.monotonic(), round(time.time() * 1000)
+    problems: list[str] = []
+    state = cluster_state(cluster)
+    places = list(state.leaders)
+    starts = find_offsets(cluster, dict.fromkeys(places, EARLIEST), leaders=state.leaders).found
+    ends = find_offsets(cluster, dict.fromkeys(places, LATEST), leaders=state.leaders).found
+    on_disk = _or_problem(lambda: log_dirs(cluster), problems) or LogDirs([], [])
+    problems += [it.problem for it in on_disk.directories if it.problem]
+    lags = _or_problem(
+        lambda: group_lags(cluster, list_groups(cluster), starts=starts, ends=ends), problems
+    )
+    sample = Sample(
+        time_ms,
+        state,
+        starts,
+        ends,
+        tuple(on_disk.directories),
+        leader_sizes(state, on_disk.replicas),
+        sum(it.bytes for it in on_disk.replicas) if on_disk.replicas else None,
+        tuple(lags or ()),
+    )
+    if before is not None and not refresh:
+        sample = replace(sample, settings=before.settings, at_risk=before.at_risk)
+    else:
+        names = list(state.topics)
+        settings = _or_problem(lambda: settings_of_topics(cluster, names, SETTINGS), problems)
+        sample = replace(sample, settings=settings or {})
+        risks = _or_problem(lambda: at_risk(cluster, sample), problems)
+        sample = replace(sample, at_risk=tuple(risks or ()))
+    took = time.monotonic() - started
+    return replace(sample, problems=tuple(dict.fromkeys(problems)), took_seconds=took)
+
+
+def _or_problem(ask: Callable[[], Found], problems: list[str]) -> Found | None:
+    try:
+        return ask()
+    except ApiError as error:
+        problems.append(str(error))
+        return None
+
+
+def at_risk(cluster: Cluster, sample: Sample) -> list[AtRisk]:
+    """What groups have not read and retention deletes soon, the most urgent first.
+
+    One request finds the partitions: the offset of the time when `RISK_SHARE` of the retention is
+    left. Only of those behind it are the oldest unread records read.
+    """
+    limits: dict[TopicPartition, int] = {}
+    for place in {(topic, index) for it in sample.groups for topic, index, _ in it.unread}:
+        retention_ms = sample.retention_ms(place[0])
+        if retention_ms is not None:
+            limits[place] = max(0, sample.time_ms - round(retention_ms * (1 - RISK_SHARE)))
+    safe = find_offsets(cluster, limits, leaders=sample.state.leaders).found
+    found = []
+    for group, topic, index, offset, timestamp_ms in _dated(
+        cluster, _behind(sample.groups, safe)[:RISKS_MAX]
+    ):
+        expires = None
+        if timestamp_ms is not None:
+            expires = timestamp_ms + (sample.retention_ms(topic) or 0) - sample.time_ms
+        unread = sample.ends.get((topic, index), offset) - offset
+        found.append(AtRisk(group.group, topic, index, unread, group.lost, expires))
+    found.sort(key=lambda it: (it.expires_in_ms is None, it.expires_in_ms or 0))
+    return found
+
+
+def _behind(
+    groups: Iterable[GroupLag], safe: Mapping[TopicPartition, int]
+) -> list[tuple[GroupLag, str, int, int]]:
+    """Groups with unread records before the offset; -1: all records of the partition are older."""
+    return [
+        (group, topic, index, offset)
+        for group in groups
+        for topic, index, offset in group.unread
+        if (topic, index) in safe and (safe[topic, index] < 0 or offset < safe[topic, index])
+    ]
+
+
+def _dated(
+    cluster: Cluster, behind: Sequence[tuple[GroupLag, str, int, int]]
+) -> Iterator[tuple[GroupLag, str, int, int, int | None]]:
+    """The same with the timestamps of the oldest unread records. Several groups may be at different
+    offsets of one partition: these are asked for in turns."""
+    rest = list(behind)
+    while rest:
+        turn = {(topic, index): offset for _, topic, index, offset in reversed(rest)}
+        times = timestamps_at(cluster, turn)
+        for it in rest:
+            if turn[it[1], it[2]] == it[3]:
+                yield (*it, times.get((it[1], it[2])))
+        rest = [it for it in rest if turn[it[1], it[2]] != it[3]]
+
+
+class Sampler:
+    """See the module. `start` and `stop` once each; the rest from any thread."""
+
+    def __init__(
+        self, connect: Callable[[], Cluster], *, interval_seconds: float = INTERVAL_SECONDS
+    ) -> None:
+        self.history = History()
+        self._connect = connect
+        self._interval_seconds = interval_seconds
+        self._latest: Sample | None = None
+        self._rates: dict[Key, float] = {}
+        self._taking = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="console-sampler", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def join(self, seconds_max: float) -> None:
+        if self._thread is not None:
+            self._thread.join(seconds_max)
+
+    @property
+    def rates(self) -> Mapping[Key, float]:
+        """Rates between the last two samples of the thread; empty before there are two."""
+        return self._rates
+
+    def trend(self, kind: str, of: str, size: int = TREND_SIZE) -> list[float]:
+        """Recent values for a sparkline, the oldest first; gaps are left out."""
+        since = time.time() - TREND_SECONDS
+        values = thinned(self.history.points((kind, of), since), size)
+        return [it for it in values if it is not None]
+
+    def current(self, cluster: Cluster) -> Sample:
+        """A recent sample: of a small cluster from now, of a large one the last of the thread."""
+        latest = self._latest
+        if latest is not None and not self._is_stale(latest):
+            return latest
+        with self._taking:  # many browsers may ask at once
+            latest = self._latest
+            if latest is None or self._is_stale(latest):
+                latest = take_sample(cluster, latest, refresh=latest is None)
+                self._latest = latest
+            return latest
+
+    def _is_stale(self, sample: Sample) -> bool:
+        age = time.time() - sample.time_ms / 1000
+        if sample.state.partition_count + len(sample.groups) <= SMALL_MAX:
+            return not 0 <= age < FRESH_SECONDS
+        # If the thread is in trouble, old numbers are no longer shown as if they were new.
+        return age > 2 * (pause(sample.took_seconds, self._interval_seconds) + sample.took_seconds)
+
+    def _run(self) -> None:
+        before: Sample | None = None
+        refreshed_at = -SLOW_SECONDS
+        cluster: Cluster | None = None
+        wait = 0.0
+        while not self._stopped.wait(wait):
+            try:
+                cluster = cluster or self._connect()
+                refresh = time.monotonic() - refreshed_at >= SLOW_SECONDS
+                sample = take_sample(cluster, before, refresh=refresh)
+            except (OSError, MillstreamError) as error:
+                _log.debug("no sample of the cluster: %s", error)
+                if cluster is not None:
+                    cluster.forget_all()
+                before, self._latest, self._rates = None, None, {}
+                wait = self._interval_seconds
+                continue
+            if refresh:
+                refreshed_at = time.monotonic()
+            self.history.add(sample.time_ms / 1000, values(before, sample))
+            self._rates = rates(before, sample) if before is not None else {}
+            self._latest = before = sample
+            wait = pause(sample.took_seconds, self._interval_seconds)
+        if cluster is not None:
+            cluster.close()
+
+
+def pause(took_seconds: float, interval_seconds: float) -> float:
+    """How long to wait after a sample that took so long."""
+    wanted = min(max(interval_seconds, took_seconds / SHARE_MAX), INTERVAL_SECONDS_MAX)
+    return max(interval_seconds, wanted - took_seconds)
+
+
+class Samplers:
+    """The samplers of a console, by session."""
+
+    def __init__(self) -> None:
+        self._samplers: dict[str, Sampler] = {}
+
+    def of(self, session: Session) -> Sampler:
+        sampler = self._samplers.get(session.id)
+        if sampler is None:
+            sampler = Sampler(lambda: session.new_cluster(timeout_seconds=TIMEOUT_SECONDS))
+            self._samplers[session.id] = sampler
+            sampler.start()
+        return sampler
+
+    def forget(self, session_id: str) -> None:
+        """Stop sampling for a user who has left."""
+        sampler = self._samplers.pop(session_id, None)
+        if sampler is not None:
+            sampler.stop()
+
+    def close(self) -> None:
+        for session_id in list(self._samplers):
+            self.forget(session_id)
+
+
+def sampler_of(request: Request) -> Sampler:
+    """The sampler of a request's user; it starts with the first page that needs it."""
+    samplers: Samplers = request.app.state.samplers
+    return samplers.of(session_of(request))
