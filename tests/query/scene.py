@@ -15,6 +15,7 @@ from millstream.query.ranges import ScanRange
 from millstream.testing.pytest_plugin import SharedBroker
 
 START_MS = 1_700_000_000_000
+KEEP = {"retention.ms": "-1"}  # the records are old
 
 
 class Sent(NamedTuple):
@@ -38,7 +39,7 @@ def make_topic(
     """The name of a new topic with these records."""
     name = millstream.unique_topic("query")
     with Cluster(millstream.bootstrap_servers) as cluster:
-        create_topics(cluster, [NewTopic(name, partitions, settings or {})])
+        create_topics(cluster, [NewTopic(name, partitions, {**KEEP, **(settings or {})})])
     produce(millstream.bootstrap_servers, name, records, client)
     return name
 

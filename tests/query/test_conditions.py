@@ -33,4 +33,5 @@ RECORDS = """(values
 def test_conditions_are_combined_and_quoted(request_: SearchRequest, expected: int) -> None:
     condition, parameters = search_condition(request_)
     sql = f"select count(*) from {RECORDS} where {condition}"
-    assert duckdb.execute(sql, parameters).fetchone() == (expected,)
+    with duckdb.connect() as connection:
+        assert connection.execute(sql, parameters).fetchall() == [(expected,)]

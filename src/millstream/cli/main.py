@@ -57,6 +57,7 @@ COMMANDS = {
     "topic": CommandGroup("Create, list, describe, alter, move and delete topics.", USE),
     "produce": CommandGroup("Send records to a topic.", USE),
     "consume": CommandGroup("Print a topic's records, and follow it like `tail -f`.", USE),
+    "query": CommandGroup("Query topics with SQL.", USE),
     "group": CommandGroup(
         "Manage consumer and share groups: members, lag, offsets, settings.", USE
     ),

@@ -132,8 +132,15 @@ class RangeReader:
                     yield from self._decode(fetched, wanted, position, following)
                 position = following
         finally:
-            if not connection.is_idle:  # left half-way: its answer is not the next one's
-                self._cluster.forget_all()
+            self._drain(connection)
+
+    def _drain(self, connection: Connection) -> None:
+        """Take the answer to the request that is in flight: it is not the next one's."""
+        try:
+            while not connection.is_idle:
+                connection.receive_body()
+        except (OSError, MillstreamError):
+            self._cluster.forget_all()
 
     def _ask(self, connection: Connection, partition: int, offset: int) -> None:
         source = self._source

@@ -3,8 +3,8 @@
 The filter is an Arrow expression, which cannot be taken apart. But Arrow can decide whether it can
 hold under a guarantee, such as `_partition = 3 and _offset >= 0 and _offset < 1000`: that is how it
 skips files of a partitioned dataset. So the ranges of offsets are cut into blocks, each a file that
-is never opened. Of the blocks that may match, those at the ends of a run are cut again, until they
-are small. The same finds the lowest and highest timestamp.
+is never opened. Of the blocks that may match, those at the ends of a run are cut again, down to
+single offsets. The same finds the lowest and highest timestamp.
 
 A block is only ever skipped if no record in it can match; the scan applies the filter to what is
 left.
@@ -24,7 +24,6 @@ from millstream.query.columns import TIMESTAMP
 from millstream.query.ranges import ScanRange, joined
 
 FAN_OUT = 32
-BLOCK_OFFSETS = 256  # smaller blocks are not worth another round
 BLOCKS_MAX = 4096  # of a round; with more, all of them are read
 TIME_US_MIN, TIME_US_MAX = -(2**63), 2**63 - 1
 
@@ -51,9 +50,8 @@ def matching_ranges(
     while blocks:
         inner, edges = _split_runs(blocks)
         certain += inner
-        small = [it for it in edges if it.size <= BLOCK_OFFSETS]
-        pieces = [piece for it in edges if it.size > BLOCK_OFFSETS for piece in _pieces(it)]
-        certain += small
+        certain += [it for it in edges if it.size == 1]
+        pieces = [piece for it in edges if it.size > 1 for piece in _pieces(it)]
         if len(pieces) > BLOCKS_MAX:
             return joined([*certain, *pieces])
         blocks = _surviving(condition, pieces, schema)
@@ -87,10 +85,9 @@ def time_bounds(condition: Any, schema: pa.Schema) -> TimeBounds:
 
 
 def _pieces(block: ScanRange) -> list[ScanRange]:
-    if block.size <= BLOCK_OFFSETS:
-        return [block]
-    bounds = [block.first + block.size * it // FAN_OUT for it in range(FAN_OUT + 1)]
-    return [ScanRange(block.partition, bounds[it], bounds[it + 1]) for it in range(FAN_OUT)]
+    count = min(FAN_OUT, block.size)
+    bounds = [block.first + block.size * it // count for it in range(count + 1)]
+    return [ScanRange(block.partition, bounds[it], bounds[it + 1]) for it in range(count)]
 
 
 def _surviving(condition: Any, blocks: list[ScanRange], schema: pa.Schema) -> list[ScanRange]:

@@ -32,7 +32,13 @@ POLL_SECONDS = 0.1  # how often a thread whose queue is full looks whether to st
 class ValueDecoder(Protocol):
     """Makes the columns of the value; used by one thread at a time."""
 
-    def decode(self, topic: str, partition: int, columns: Columns) -> dict[str, pa.Array]: ...
+    def decode(
+        self,
+        topic: str,
+        partition: int,
+        columns: Columns,
+        rows_wanted: Callable[[], set[int] | None],
+    ) -> dict[str, pa.Array]: ...
 
 
 class ClusterPool:
@@ -216,7 +222,11 @@ class Scan:
         self, partition: int, columns: Columns, decoder: ValueDecoder | None
     ) -> pa.RecordBatch:
         topic = self._source.topic
-        values = {} if decoder is None else decoder.decode(topic, partition, columns)
+        values = {}
+        if decoder is not None:
+            values = decoder.decode(
+                topic, partition, columns, lambda: self._rows_wanted(partition, columns)
+            )
         fields = [field for field in self._table_schema if field.name in self._shape.needed]
         arrays = [
             values[field.name]
@@ -228,6 +238,18 @@ class Scan:
         if self._shape.condition is not None:
             batch = batch.filter(self._shape.condition)
         return batch.select(self._shape.schema.names)
+
+    def _rows_wanted(self, partition: int, columns: Columns) -> set[int] | None:
+        """The numbers of the rows that match the condition, if that does not depend on values;
+        None: perhaps all of them."""
+        named = str(self._shape.condition)
+        used = [it for it in self._table_schema if it.name in named]
+        if self._shape.condition is None or not {it.name for it in used} <= RECORD_COLUMNS:
+            return None
+        arrays = [record_array(it.name, self._source.topic, partition, columns) for it in used]
+        arrays.append(pa.array(range(columns.row_count), pa.int64()))
+        batch = pa.RecordBatch.from_arrays(arrays, names=[*(it.name for it in used), "#row"])
+        return set(batch.filter(self._shape.condition)["#row"].to_pylist())
 
     def _put(self, item: pa.RecordBatch | BaseException | None) -> None:
         if isinstance(item, pa.RecordBatch) and item.num_rows == 0:

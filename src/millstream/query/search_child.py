@@ -23,7 +23,7 @@ from millstream.client.security import security_settings
 from millstream.errors import MillstreamError
 from millstream.query.columns import table_schema
 from millstream.query.conditions import search_condition
-from millstream.query.fetching import Source
+from millstream.query.fetching import RangeReader, Source
 from millstream.query.ranges import (
     ScanRange,
     after_hit,
@@ -36,6 +36,7 @@ from millstream.query.scanning import ClusterPool
 from millstream.query.scanning import Progress as ScanProgress
 from millstream.query.search import SearchRequest, range_rows
 from millstream.query.table import TopicTable
+from millstream.query.values import ValueColumns, given_columns, sampled_columns
 
 CLIENT_ID = "millstream-search"
 TABLE = "records"
@@ -133,18 +134,34 @@ class Searching:
 
     def _open(self) -> None:
         request = self._request
-        condition, self._parameters = search_condition(request)
         with self._pool.lend() as cluster:
             topic = cluster.retrying(lambda: cluster.topic(request.topic))
         source = Source(request.topic, topic.id, request.committed)
-        schema, make_decoder = self._values(source)
+        try:
+            self._open_table(source, self._given_columns())
+        except duckdb.BinderException:
+            if request.schema or not request.where:
+                raise
+            with self._pool.lend() as cluster:  # the condition may name fields of the value
+                columns = sampled_columns(RangeReader(cluster, source), self._rest)
+            self._open_table(source, columns)
+
+    def _given_columns(self) -> ValueColumns:
+        if not self._request.schema:
+            return ValueColumns()
+        return given_columns(self._request.schema)
+
+    def _open_table(self, source: Source, columns: ValueColumns) -> None:
+        """Register the topic, and check the condition."""
+        request = self._request
+        condition, self._parameters = search_condition(request)
         self._table = TopicTable(
             self._pool,
             source,
             (),
-            table_schema(schema, request.where),
+            table_schema(columns.schema, request.where),
             progress=self._scan,
-            make_decoder=make_decoder,
+            make_decoder=columns.decoder(skips_failures=True),
             stop=self._stop,
         )
         self._connection = open_sandbox(
@@ -159,11 +176,6 @@ class Searching:
             f"<= ? order by _partition, _offset {order}"
         )
         self._connection.execute(f"explain {self._sql}", [*self._parameters, 1])
-
-    def _values(self, source: Source) -> tuple[Any, Any]:
-        import pyarrow as pa
-
-        return pa.schema([]), None
 
     def _search(self) -> str:
         size = WINDOW_FIRST
@@ -248,7 +260,7 @@ def watch_stdin(cancel: Callable[[], None]) -> None:
 
 def explain(error: Exception) -> str:
     """The message for the user; DuckDB's own has a second line that shows where."""
-    if isinstance(error, duckdb.OutOfMemoryException):
+    if isinstance(error, duckdb.OutOfMemoryException | MemoryError):
         return "the search needs more memory than it may use; use a simpler condition"
     return str(error).strip()
 

@@ -16,6 +16,7 @@ import pyarrow.dataset as ds
 
 from millstream.client.cluster import Cluster
 from millstream.client.offsets import NONE_AS_NEW, list_offsets
+from millstream.errors import MillstreamError
 from millstream.query.fetching import Source
 from millstream.query.pushdown import TimeBounds, matching_ranges, time_bounds
 from millstream.query.ranges import ScanRange, without_empty
@@ -42,6 +43,7 @@ class TopicTable(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         self.progress = progress or Progress()
         self.stop = stop or threading.Event()
         self.read_ranges: tuple[ScanRange, ...] = ()  # of the last scan, after push-down
+        self.error: MillstreamError | None = None  # that ended a scan; DuckDB wraps it in its own
         self._table_schema = schema
         self._make_decoder = make_decoder
 
@@ -89,7 +91,11 @@ class _Scanner:
         return pa.RecordBatchReader.from_batches(self._shape.schema, self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        yield from self._table.start(self._shape).batches()
+        try:
+            yield from self._table.start(self._shape).batches()
+        except MillstreamError as error:
+            self._table.error = error
+            raise
 
 
 def bounded_by_time(

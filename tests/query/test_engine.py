@@ -1,0 +1,271 @@
+"""Queries over a real broker's topics, compared with the same query over a list of its records."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from millstream.broker.embedded import Broker
+from millstream.errors import ConfigError
+from millstream.query import Query, QueryFailed, query
+from millstream.query.engine import table_names
+from millstream.testing.pytest_plugin import SharedBroker
+from tests.peers.transactional import TransactionalProducer
+from tests.query.scene import START_MS, Sent, make_topic, produce
+
+PARTITIONS = 3
+WORDS = ["alice", "bob", "carol", "dave"]
+
+
+def make_records(count: int) -> list[Sent]:
+    chance = random.Random(5)
+    records = []
+    for number in range(count):
+        value = json.dumps(
+            {"id": number, "who": chance.choice(WORDS), "amount": chance.randrange(1000) / 10}
+        ).encode()
+        records.append(
+            Sent(
+                None if chance.random() < 0.05 else value,
+                key=chance.choice(WORDS).encode() if chance.random() < 0.8 else None,
+                partition=chance.randrange(PARTITIONS),
+                timestamp_ms=START_MS + chance.randrange(100_000),
+                headers=[("shop", chance.choice(WORDS).encode())] if number % 3 else [],
+            )
+        )
+    return records
+
+
+RECORDS = make_records(3000)
+
+
+@pytest.fixture(scope="module")
+def topic(millstream: SharedBroker) -> str:
+    return make_topic(millstream, RECORDS, partitions=PARTITIONS)
+
+
+@pytest.fixture(scope="module")
+def oracle() -> Iterator[duckdb.DuckDBPyConnection]:
+    """The same records as a table of DuckDB, made without our code."""
+    ends = [0] * PARTITIONS
+    rows: list[dict[str, Any]] = []
+    for it in RECORDS:
+        decoded = {} if it.value is None else json.loads(it.value)
+        rows.append(
+            {
+                "id": decoded.get("id"),
+                "who": decoded.get("who"),
+                "amount": decoded.get("amount"),
+                "_partition": it.partition,
+                "_offset": ends[it.partition],
+                "_timestamp": it.timestamp_ms,
+                "_key": None if it.key is None else it.key.decode(),
+                "_value": None if it.value is None else it.value.decode(),
+            }
+        )
+        ends[it.partition] += 1
+    table = pa.Table.from_pylist(rows)
+    moments = table["_timestamp"].cast(pa.timestamp("ms", tz="UTC"))
+    table = table.set_column(5, "_timestamp", moments.cast(pa.timestamp("us", tz="UTC")))
+    with duckdb.connect() as connection:
+        connection.register("records", table)
+        yield connection
+
+
+def random_predicate(chance: random.Random, depth: int) -> str:
+    if depth and chance.random() < 0.7:
+        left, right = (random_predicate(chance, depth - 1) for _ in range(2))
+        return f"({left} {chance.choice(['and', 'or'])} {right})"
+    sign = chance.choice(["<", "<=", "=", ">=", ">", "!="])
+    moment = f"make_timestamptz({(START_MS + chance.randrange(100_000)) * 1000})"
+    text = chance.choice(
+        [
+            f"_offset {sign} {chance.randrange(1100)}",
+            f"_partition {sign} {chance.randrange(PARTITIONS)}",
+            f"_timestamp {sign} {moment}",
+            f"_offset in ({chance.randrange(900)}, {chance.randrange(900)}, 5)",
+            f"_offset between {chance.randrange(500)} and {chance.randrange(1000)}",
+            f"_key {sign} '{chance.choice(WORDS)}'",
+            "_key is null",
+            "_value is not null",
+            f"_value like '%{chance.choice(WORDS)}%'",
+            f"amount {sign} {chance.randrange(100)}",
+            f"who {sign} '{chance.choice(WORDS)}'",
+            f"id % 7 {sign} 3",
+        ]
+    )
+    return f"not ({text})" if chance.random() < 0.2 else text
+
+
+def test_random_predicates_return_what_a_list_of_the_records_returns(
+    millstream: SharedBroker, topic: str, oracle: duckdb.DuckDBPyConnection
+) -> None:
+    chance = random.Random(11)
+    for _ in range(40):
+        predicate = random_predicate(chance, 3)
+        select = "select count(*), sum(id), sum(_offset), max(amount), min(_timestamp) from"
+        (expected,) = oracle.execute(f"{select} records where {predicate}").fetchall()
+        table = query(f'{select} "{topic}" where {predicate}', millstream.bootstrap_servers)
+        (found,) = table.to_pylist()
+        assert tuple(found.values()) == expected, predicate
+
+
+def test_aggregates_joins_and_windows_over_topics(
+    millstream: SharedBroker, topic: str, oracle: duckdb.DuckDBPyConnection
+) -> None:
+    sql = """
+        select a.who, count(*), sum(round(b.amount * 10)::bigint)
+        from "{0}" a join "{0}" b on a.id = b.id + 1 where a._partition < 2
+        group by all order by a.who
+    """
+    expected = oracle.execute(sql.format("records")).fetchall()
+    rows = query(sql.format(topic), millstream.bootstrap_servers).to_pylist()
+    assert [tuple(it.values()) for it in rows] == expected
+
+
+def test_topics_join_files_and_other_tables(
+    millstream: SharedBroker, topic: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "people.csv"
+    file.write_text("name,city\nalice,Berlin\nbob,Paris\n")
+    others = {"shops": pa.table({"shop": ["bob"], "size": [3]})}
+    rows = query(
+        f"""select distinct city, size from "{topic}" t join '{file}' p on t.who = p.name
+            join shops s on header(_headers, 'shop') = s.shop order by city""",
+        millstream.bootstrap_servers,
+        tables=others,
+    ).to_pylist()
+    assert rows == [{"city": "Berlin", "size": 3}, {"city": "Paris", "size": 3}]
+
+
+def test_parameters_are_values(millstream: SharedBroker, topic: str) -> None:
+    sql = f'select count(*) as n from "{topic}" where _key = ? and _partition = ?'
+    found = query(sql, millstream.bootstrap_servers, parameters=["bob", 1]).to_pylist()
+    expected = sum(it.key == b"bob" and it.partition == 1 for it in RECORDS)
+    assert found == [{"n": expected}]
+
+
+def test_only_committed_records_are_read_by_default(millstream: SharedBroker) -> None:
+    topic = make_topic(millstream)
+    with TransactionalProducer(millstream.bootstrap_servers, topic) as producer:
+        producer.init()
+        producer.run(topic, [b"kept"], committed=True)
+        producer.run(topic, [b"aborted"], committed=False)
+        producer.produce(topic, [b"open"])
+        sql = f'select _value from "{topic}" order by _offset'
+        address = millstream.bootstrap_servers
+        assert query(sql, address).to_pydict() == {"_value": ["kept"]}
+        everything = query(sql, address, read_committed=False)
+        assert everything.to_pydict() == {"_value": ["kept", "aborted", "open"]}
+        producer.end(committed=False)
+
+
+def test_a_query_ends_where_the_topic_ended_when_it_began(millstream: SharedBroker) -> None:
+    topic = make_topic(millstream, [Sent(b"a"), Sent(b"b")])
+    with Query(f'select count(*) as n from "{topic}"', millstream.bootstrap_servers) as running:
+        produce(millstream.bootstrap_servers, topic, [Sent(b"c")])
+        assert running.arrow().to_pydict() == {"n": [2]}
+
+
+def test_names_with_dots_need_no_quotes(millstream: SharedBroker) -> None:
+    name = f"shop.{millstream.unique_topic().replace('-', '_')}"
+    produce(millstream.bootstrap_servers, name, [Sent(b"x")])
+    sql = f"select _value from {name}"
+    assert query(sql, millstream.bootstrap_servers).to_pydict() == {"_value": ["x"]}
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("selec 1", "syntax error"),
+        ("select 1; select 2", "write one statement, not 2"),
+        ("select * from nowhere_at_all", "there is no topic nowhere_at_all"),
+        ("set threads = 2", "write a SELECT, not a SET"),
+        ("copy (select 1) to 'x.csv'", "write a SELECT, not a COPY"),
+        ('select missing from "{topic}"', "missing"),
+        ('select _value::int from "{topic}" where _value is not null', "Could not convert"),
+    ],
+)
+def test_mistakes_are_named(millstream: SharedBroker, topic: str, sql: str, message: str) -> None:
+    with pytest.raises(QueryFailed, match=message):
+        query(sql.format(topic=topic), millstream.bootstrap_servers)
+
+
+def test_a_similar_name_is_suggested(millstream: SharedBroker, topic: str) -> None:
+    with pytest.raises(QueryFailed, match=f"did you mean {topic}"):
+        query(f'select * from "{topic}x"', millstream.bootstrap_servers)
+
+
+def test_records_that_do_not_fit_are_errors_or_rows(millstream: SharedBroker) -> None:
+    topic = make_topic(millstream, [Sent(b'{"n": %d}' % n) for n in range(30)] + [Sent(b"\xff")])
+    address = millstream.bootstrap_servers
+    with pytest.raises(QueryFailed, match=rf"{topic}\[0\]@30 does not fit"):
+        query(f'select sum(n) from "{topic}"', address)
+    found = query(f'select sum(n) s, count(_error) e, count(*) c from "{topic}"', address)
+    assert found.to_pylist() == [{"s": 435, "e": 1, "c": 31}]
+    assert query(f'select sum(n) s from "{topic}" where _offset < 30', address).num_rows == 1
+    found = query(f'select _value_bytes b from "{topic}" where _offset = 30', address)
+    assert found.to_pydict() == {"b": [b"\xff"]}
+
+
+def test_results_are_written_to_files(millstream: SharedBroker, topic: str, tmp_path: Path) -> None:
+    sql = f'select _partition, _offset from "{topic}";'
+    path = tmp_path / "it's.parquet"
+    with Query(sql, millstream.bootstrap_servers) as running:
+        assert running.write(str(path)) == len(RECORDS)
+    assert pq.read_table(path).num_rows == len(RECORDS)
+    with (
+        Query(sql, millstream.bootstrap_servers) as running,
+        pytest.raises(ConfigError, match="a result is written as"),
+    ):
+        running.write("result.xlsx")
+
+
+def test_a_query_can_be_cancelled(millstream: SharedBroker, topic: str) -> None:
+    sql = f'select count(*) from range(10000000000000), "{topic}"'
+    with Query(sql, millstream.bootstrap_servers) as running:
+        threading.Timer(0.2, running.cancel).start()
+        with pytest.raises(QueryFailed, match="cancelled"):
+            running.arrow()
+        assert running.is_cancelled
+
+
+def test_progress_counts_what_was_read(millstream: SharedBroker, topic: str) -> None:
+    with Query(f'select count(*) from "{topic}"', millstream.bootstrap_servers) as running:
+        running.arrow()
+        assert running.progress.rows == running.progress.total == len(RECORDS)
+        assert running.progress.size_bytes > 0
+        assert running.warnings == []
+
+
+def test_a_secured_cluster_is_queried_with_the_clients_settings() -> None:
+    with Broker.start(security="SASL_SSL", users={"alice": "secret"}) as broker:
+        settings = broker.client_settings("alice")
+        produce(broker.bootstrap_servers, "orders", [Sent(b'{"n": 5}')], settings)
+        found = query("select n from orders", broker.bootstrap_servers, settings=settings)
+        assert found.to_pydict() == {"n": [5]}
+
+
+def test_table_names_are_found_wherever_they_stand() -> None:
+    with duckdb.connect() as connection:
+        for sql, expected in [
+            ('with t as (from "my-topic.v1") select * from t, b where x in (from c)', None),
+            ("select (select max(x) from a) from b join s.c using (x) where y = ?", None),
+            ("explain select * from a", {"a"}),
+            ("select * from read_csv('nowhere.csv')", set()),
+        ]:
+            found = table_names(connection, sql)
+            if expected is None:
+                assert {"b"} <= found
+                assert found & {"my-topic.v1", "s.c"}
+            else:
+                assert found == expected
