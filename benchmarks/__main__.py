@@ -57,6 +57,7 @@ EXTRA = (
     "metrics",
     "authorization",
     "quotas",
+    "query",
     "workers",
     "capture",
     "stores",

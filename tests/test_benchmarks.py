@@ -23,6 +23,7 @@ LONG = (
     "cluster",
     "footprint",
     "metrics",
+    "query",
     "quotas",
     "sinks",
     "soak",
