@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from millstream.admin import browsing
-from millstream.admin.browsing import Asked, Bounds, Listing, Start, browse, read_bounds
+from millstream.admin.browsing import Asked, Bounds, Listing, Start, browse, follow, read_bounds
 from millstream.admin.outgoing import Outgoing, send
 from millstream.admin.reading import Reader
 from millstream.broker.embedded import Broker
@@ -141,3 +141,21 @@ def test_bounds_refuse_what_is_not_there(cluster: Cluster) -> None:
     with pytest.raises(ApiError) as refused:
         read_bounds(cluster, "missing")
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_follow_has_what_is_new_and_counts_what_it_skips(cluster: Cluster) -> None:
+    create_topics(cluster, [NewTopic("followed", 2)])
+    start = follow(cluster, "followed", None, count=10)
+    assert (start.records, start.positions) == ([], {0: 0, 1: 0})
+    records = [Outgoing(b"%d" % n, partition=n % 2, timestamp_ms=1 + n) for n in range(30)]
+    send(cluster, "followed", records[:4], now_ms=0)
+    some = follow(cluster, "followed", start.positions, count=10)
+    assert [it.value for it in some.records] == [b"0", b"1", b"2", b"3"]
+    assert some.skipped == 0
+    send(cluster, "followed", records[4:], now_ms=0)
+    more = follow(cluster, "followed", some.positions, count=10)
+    assert [it.value for it in more.records] == [b"%d" % n for n in range(20, 30)]
+    assert more.skipped == 16
+    assert follow(cluster, "followed", more.positions, count=10).records == []
+    one = follow(cluster, "followed", some.positions, partitions=(1,), count=3)
+    assert [it.value for it in one.records] == [b"25", b"27", b"29"]

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.admin.paging import BadPosition, decode_positions, encode_positions
+from millstream.admin.paging import (
+    BadPosition,
+    decode_positions,
+    decode_ranges,
+    encode_positions,
+    encode_ranges,
+)
 
 
 def test_positions_of_few_partitions_are_readable() -> None:
@@ -40,3 +46,17 @@ def test_positions_refuse_what_unpacks_to_too_much() -> None:
     bomb = base64.urlsafe_b64encode(zlib.compress(b"0:1," * 1_000_000)).decode()
     with pytest.raises(BadPosition, match="too long"):
         decode_positions("~" + bomb)
+
+
+def test_ranges_survive_in_an_address() -> None:
+    few = [(0, 17, 500), (1, 4, 90)]
+    assert encode_ranges(few) == "0:17-500,1:4-90"
+    assert decode_ranges(encode_ranges(few)) == few
+    many = [(partition, 10**12, 10**12 + partition) for partition in range(1000)]
+    assert decode_ranges(encode_ranges(many)) == many
+
+
+@pytest.mark.parametrize("text", ["", "0:1", "0:1-", "0:1-2;", "a:1-2", "~AAAA", "0:-1-2"])
+def test_ranges_refuse_text_that_is_none(text: str) -> None:
+    with pytest.raises(BadPosition):
+        decode_ranges(text)

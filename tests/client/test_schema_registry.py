@@ -17,6 +17,7 @@ from millstream.client.schema_registry import (
     UnknownSchema,
     parse_urls,
     registry_for,
+    registry_settings,
 )
 from millstream.errors import ConfigError
 from tests.peers.apicurio import Apicurio, program, start_apicurio
@@ -189,3 +190,20 @@ def test_apicurio_registers_and_finds_schemas(apicurio: Apicurio) -> None:
         registry.schema(4711)
     with pytest.raises(UnknownSchema, match="has no subject nothing-value"):
         registry.latest("nothing-value")
+
+
+def test_registry_settings_are_taken_from_those_of_a_client() -> None:
+    given = {
+        "bootstrap.servers": "b:9092",
+        "schema.registry.url": "http://r:8081",
+        "basic.auth.user.info": "u:p",
+        "sasl.username": "ada",
+    }
+    assert registry_settings(given) == {
+        "schema.registry.url": "http://r:8081",
+        "basic.auth.user.info": "u:p",
+    }
+    named = RegistrySettings.named(given.get, 5)
+    assert named is not None
+    assert (named.urls, named.user_info, named.patience_ms) == (("http://r:8081",), "u:p", 5)
+    assert RegistrySettings.named({}.get) is None

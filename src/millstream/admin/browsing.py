@@ -14,6 +14,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
 from typing import NamedTuple
 
 from millstream.admin.reading import KEPT_BYTES, Reader, ReadRecord, State
@@ -24,6 +25,7 @@ from millstream.errors import ApiError, ErrorCode
 COUNT_DEFAULT = 50
 COUNT_MAX = 500
 MERGED_MAX = 64  # partitions that are all read for a page of the newest records
+METADATA_SECONDS = 10.0  # after which a tail looks for new partitions
 MAX_TIMESTAMP = -3  # ListOffsets: the record with the largest timestamp (KIP-734)
 FIRST_WITH_MAX_TIMESTAMP = 7
 OFFSET_MAX = 2**63 - 1
@@ -78,11 +80,7 @@ def browse(cluster: Cluster, topic: str, asked: Asked, *, kept_bytes: int = KEPT
     bounds = read_bounds(cluster, topic, asked.partitions)
     positions = start_positions(cluster, topic, asked, bounds)
     reader = Reader(cluster, topic, kept_bytes=kept_bytes)
-    read = positions
-    if asked.start is Start.NEWEST and len(positions) > MERGED_MAX:
-        read = _newest_partitions(cluster, topic, positions, asked.count)
-    streams = [_stream(reader, asked.start, bounds[it], it, read[it]) for it in sorted(read)]
-    merged = heapq.merge(*streams, key=lambda it: it.timestamp_ms, reverse=asked.start.goes_back)
+    merged = _merged(cluster, topic, asked, reader, bounds, positions)
     shown: list[ReadRecord] = []
     reached: dict[int, int] = {}
     hidden = 0
@@ -111,6 +109,69 @@ def browse(cluster: Cluster, topic: str, asked: Asked, *, kept_bytes: int = KEPT
         is_incomplete,
         hidden,
     )
+
+
+def _merged(
+    cluster: Cluster,
+    topic: str,
+    asked: Asked,
+    reader: Reader,
+    bounds: Mapping[int, Bounds],
+    positions: Mapping[int, int],
+) -> Iterator[ReadRecord]:
+    read = positions
+    if asked.start is Start.NEWEST and len(positions) > MERGED_MAX:
+        read = _newest_partitions(cluster, topic, positions, asked.count)
+    streams = [_stream(reader, asked.start, bounds[it], it, read[it]) for it in sorted(read)]
+    return heapq.merge(*streams, key=lambda it: it.timestamp_ms, reverse=asked.start.goes_back)
+
+
+def records(cluster: Cluster, topic: str, asked: Asked, reader: Reader) -> Iterator[ReadRecord]:
+    """All records that are asked for, one after the other, as far as the reader may read."""
+    bounds = read_bounds(cluster, topic, asked.partitions)
+    positions = start_positions(cluster, topic, asked, bounds)
+    merged = _merged(cluster, topic, asked, reader, bounds, positions)
+    wanted = (it for it in merged if not asked.is_committed_only or it.state is State.COMMITTED)
+    return islice(wanted, asked.count)
+
+
+@dataclass(frozen=True)
+class Followed:
+    """Records that are new since some positions, the oldest first."""
+
+    records: list[ReadRecord]
+    positions: Mapping[int, int]  # to continue from
+    skipped: int  # offsets of older records, if more came than were wanted
+
+
+def follow(
+    cluster: Cluster,
+    topic: str,
+    positions: Mapping[int, int] | None,
+    *,
+    partitions: tuple[int, ...] = (),
+    count: int,
+) -> Followed:
+    """The newest records after `positions`; without these, none, and the ends of the partitions.
+
+    A partition that is new is read from its start. One that became shorter, as that of a recreated
+    topic, continues at its end.
+    """
+    known = cluster.retrying(lambda: cluster.topic(topic, seconds_old_max=METADATA_SECONDS))
+    wanted = partitions or tuple(range(len(known.partitions)))
+    found = list_offsets(cluster, topic, wanted, LATEST)
+    ends = {it: found[it].offset for it in wanted}
+    if positions is None:
+        return Followed([], ends, 0)
+    grown = {it: positions.get(it, 0) for it in wanted if positions.get(it, 0) < ends[it]}
+    reader = Reader(cluster, topic)
+    streams = [reader.backward(it, first, ends[it]) for it, first in grown.items()]
+    merged = heapq.merge(*streams, key=lambda it: it.timestamp_ms, reverse=True)
+    records = list(islice(merged, count))
+    skipped = 0
+    if len(records) == count:
+        skipped = max(0, sum(ends[it] - first for it, first in grown.items()) - count)
+    return Followed(records[::-1], ends, skipped)
 
 
 def _stream(

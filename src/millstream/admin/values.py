@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Any
 
 from millstream.admin.avro import decode_avro
-from millstream.admin.json_tree import Node, parse_json, plain, pretty, tree
+from millstream.admin.json_text import parse_json, plain, pretty
 from millstream.client.avro_schema import AvroType, BadSchema, parse_schema
 from millstream.client.schema_registry import RegisteredSchema
 from millstream.errors import MillstreamError
@@ -53,7 +53,6 @@ class Shown:
     form: str  # json, avro, text, hex, null or empty
     size_bytes: int
     text: str = ""  # indented JSON, or text; cut
-    nodes: Sequence[Node] = ()
     hex_lines: Sequence[HexLine] = ()
     schema_id: int | None = None
     note: str = ""  # why it is not shown as the user wanted, or what else it may be
@@ -87,14 +86,14 @@ class Decoder:
             if value is not _NONE:
                 kind = "avro" if schema_id is not None and note != _FRAMED else "json"
                 text = visible(pretty(value)[:TEXT_SHOWN_BYTES])
-                return Shown(kind, size, text, tree(value), _hex(data), schema_id, note)
+                return Shown(kind, size, text, _hex(data), schema_id, note)
             found = _text(data[:TEXT_SHOWN_BYTES], is_cut=is_cut or len(data) > TEXT_SHOWN_BYTES)
             if found is not None and (form is Form.TEXT or is_readable(found)):
                 shown_cut = is_cut or len(data) > TEXT_SHOWN_BYTES
-                return Shown("text", size, visible(found), (), _hex(data), None, note, shown_cut)
+                return Shown("text", size, visible(found), _hex(data), None, note, shown_cut)
             note = note or (_NO_TEXT if form in (Form.TEXT, Form.JSON) else "")
         is_cut = is_cut or len(data) > HEX_SHOWN_BYTES
-        return Shown("hex", size, "", (), _hex(data), None, note or _number(data, size), is_cut)
+        return Shown("hex", size, "", _hex(data), None, note or _number(data, size), is_cut)
 
     def preview(self, data: bytes | None, form: Form = Form.AUTO, size_bytes: int = -1) -> Shown:
         """One line of it, for a list."""

@@ -10,7 +10,9 @@ import typer
 from millstream.cli.failures import CommandFailed
 from millstream.cli.options import BOOTSTRAP_DEFAULT, BootstrapServer, ClientConfig
 from millstream.cli.output import warn
+from millstream.client.schema_registry import registry_settings
 from millstream.client.security import read_connection
+from millstream.client.settings import read_client_settings
 from millstream.console.settings import LISTEN_DEFAULT, ConsoleSettings
 
 app = typer.Typer(
@@ -59,11 +61,12 @@ def console(
         raise needs_extra(missing) from None
 
     security, servers = read_connection(client_config) if client_config else ({}, None)
+    registry = registry_settings(read_client_settings(client_config)) if client_config else {}
     if servers is not None and bootstrap_server == BOOTSTRAP_DEFAULT:
         bootstrap_server = servers
     settings = ConsoleSettings(
         bootstrap_servers=bootstrap_server,
-        client_settings=security,
+        client_settings=security | registry,
         allowed_hosts=tuple(allow_host or ()),
         tls_certificate=str(tls_certificate) if tls_certificate else None,
         tls_key=str(tls_key) if tls_key else None,

@@ -11,6 +11,7 @@ import base64
 import json
 import ssl
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from http import HTTPStatus
@@ -29,6 +30,16 @@ PAUSE_SECONDS_MAX = 2.0
 # The registry's own codes for what is not there.
 _NO_SUBJECT, _NO_VERSION, _NO_SCHEMA = 40401, 40402, 40403
 _INCOMPATIBLE = 409
+
+
+def registry_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Those of a client's settings that are about a schema registry."""
+    names = ("basic.auth.user.info", "bearer.auth.token")
+    return {
+        name: value
+        for name, value in settings.items()
+        if name.startswith("schema.registry.") or name in names
+    }
 
 
 class RegistryError(MillstreamError):
@@ -58,6 +69,31 @@ class RegistrySettings:
     key_location: str | None = None
     key_password: str | None = field(default=None, repr=False)
     patience_ms: int = 30_000  # for a registry that is away
+
+    @classmethod
+    def named(
+        cls, get: Callable[[str], str | None], patience_ms: int | None = None
+    ) -> RegistrySettings | None:
+        """By Confluent's names, if there is a `schema.registry.url`. Raises `ConfigError`."""
+        url = get("schema.registry.url")
+        if url is None:
+            return None
+        user_info = get("basic.auth.user.info") or get("schema.registry.basic.auth.user.info")
+        token = get("bearer.auth.token") or get("schema.registry.bearer.auth.token")
+        if user_info is not None and ":" not in user_info:
+            raise ConfigError("basic.auth.user.info must be user:password")
+        if user_info is not None and token is not None:
+            raise ConfigError("choose one of basic.auth.user.info and bearer.auth.token")
+        return cls(
+            urls=parse_urls(url),
+            user_info=user_info,
+            token=token,
+            ca_location=get("schema.registry.ssl.ca.location"),
+            certificate_location=get("schema.registry.ssl.certificate.location"),
+            key_location=get("schema.registry.ssl.key.location"),
+            key_password=get("schema.registry.ssl.key.password"),
+            patience_ms=patience_ms or cls.patience_ms,
+        )
 
     def tls_context(self) -> ssl.SSLContext:
         return Security(

@@ -19,7 +19,7 @@ import hmac
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -30,7 +30,7 @@ from starlette.requests import HTTPConnection
 
 from millstream.client.cluster import Cluster
 from millstream.client.connection import Connection
-from millstream.client.security import Security
+from millstream.client.security import Security, security_settings
 from millstream.console.settings import ConsoleSettings
 from millstream.errors import ApiError, ErrorCode, MillstreamError
 from millstream.security.exchange import OAUTHBEARER, PLAIN, AuthenticationFailed
@@ -70,8 +70,13 @@ class Session:
     """One user of the cluster. See the module; methods are for the event loop."""
 
     def __init__(
-        self, bootstrap_servers: str, security: Security | None, user: str | None = None
+        self,
+        bootstrap_servers: str,
+        security: Security | None,
+        user: str | None = None,
+        client_settings: Mapping[str, str] | None = None,
     ) -> None:
+        self.client_settings = client_settings or {}  # the user's, for a process of its own
         self.id = secrets.token_urlsafe(32)
         self.user = user
         self.used_at = time.monotonic()
@@ -147,9 +152,10 @@ class Sessions:
         self._mechanisms: list[str] = []  # of the brokers, once they are known
         self.shared: Session | None = None
         if self.access is not Access.LOG_IN:
-            security = Security.from_settings(settings.client_settings)
+            given = settings.client_settings
+            security = Security.from_settings(security_settings(given))
             user = _shown_user(security) if self.access is Access.TOKEN else None
-            self.shared = Session(settings.bootstrap_servers, security, user)
+            self.shared = Session(settings.bootstrap_servers, security, user, given)
 
     def find(self, cookie: str) -> Session | None:
         """The session of a browser with this cookie."""
@@ -204,8 +210,8 @@ class Sessions:
                 "sasl.username": user,
                 "sasl.password": password,
             }
-            security = Security.from_settings(settings)
-            session = Session(self.settings.bootstrap_servers, security, user)
+            security = Security.from_settings(security_settings(settings))
+            session = Session(self.settings.bootstrap_servers, security, user, {**settings})
             cluster = session.new_cluster()
             try:
                 cluster.any_connection()
@@ -273,7 +279,7 @@ class Sessions:
 
 def offered_mechanisms(settings: ConsoleSettings) -> list[str]:
     """The SASL mechanisms of the brokers; none if their listener does not want a log-in."""
-    given = dict(settings.client_settings)
+    given = security_settings(settings.client_settings)
     uses_tls = given.get("security.protocol", "PLAINTEXT").upper().endswith("SSL")
     given = {name: it for name, it in given.items() if not name.startswith("sasl.")}
     security = Security.from_settings({**given, "security.protocol": "SSL"} if uses_tls else {})

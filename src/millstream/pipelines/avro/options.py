@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from millstream.client.schema_registry import RegistrySettings, parse_urls
+from millstream.client.schema_registry import RegistrySettings
 from millstream.errors import ConfigError
 from millstream.pipelines.options import GivenOptions
 
@@ -60,30 +60,13 @@ def parse_avro_options(given: GivenOptions, value_format: str) -> AvroOptions:
 
 
 def _registry(given: GivenOptions, named: list[str]) -> RegistrySettings | None:
-    get = given.get
-    url = get("schema.registry.url")
-    if url is None:
+    if given.get("schema.registry.url") is None:
         aimless = [it for it in named if it not in ("avroSchema", "avroWriterSchema")]
         if aimless:
             raise ConfigError(f"{min(aimless)} makes no sense without schema.registry.url")
         return None
-    user_info = get("basic.auth.user.info") or get("schema.registry.basic.auth.user.info")
-    token = get("bearer.auth.token") or get("schema.registry.bearer.auth.token")
-    if user_info is not None and ":" not in user_info:
-        raise ConfigError("basic.auth.user.info must be user:password")
-    if user_info is not None and token is not None:
-        raise ConfigError("choose one of basic.auth.user.info and bearer.auth.token")
-    return RegistrySettings(
-        urls=parse_urls(url),
-        user_info=user_info,
-        token=token,
-        ca_location=get("schema.registry.ssl.ca.location"),
-        certificate_location=get("schema.registry.ssl.certificate.location"),
-        key_location=get("schema.registry.ssl.key.location"),
-        key_password=get("schema.registry.ssl.key.password"),
-        patience_ms=given.integer("schema.registry.request.timeout.ms", 1)
-        or RegistrySettings.patience_ms,
-    )
+    patience_ms = given.integer("schema.registry.request.timeout.ms", 1)
+    return RegistrySettings.named(given.get, patience_ms)
 
 
 def _schema_text(option: str, given: str | None) -> str | None:

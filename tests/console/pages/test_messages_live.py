@@ -1,0 +1,58 @@
+"""The live tail, in a browser."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page, expect
+
+from millstream.admin.outgoing import Outgoing, send
+from tests.console.conftest import Console, check_accessible
+from tests.console.pages.records import hostile, make_topic
+
+
+def produce(console: Console, topic: str, *values: bytes) -> None:
+    with console.cluster() as cluster:
+        send(cluster, topic, [Outgoing(it, partition=0) for it in values], now_ms=1)
+
+
+def test_tail_shows_new_records_pauses_and_continues(console: Console, page: Page) -> None:
+    make_topic(console, "tail", [Outgoing(b"old", partition=0)])
+    page.emulate_media(reduced_motion="reduce")  # axe would see rows in mid-animation
+    with page.expect_response("**/live/records*"):
+        page.goto(f"{console.url}/topics/tail/messages/live")
+    # What is written before the stream has found the end would count as old.
+    produce(console, "tail", b"first")
+    rows = page.locator("tr.record")
+    while not rows.count():
+        produce(console, "tail", b"again")
+        page.wait_for_timeout(500)
+    expect(rows.filter(has_text="old")).to_have_count(0)
+    check_accessible(page)
+    page.get_by_role("button", name="Pause").click()
+    produce(console, "tail", b"while paused")
+    page.get_by_role("button", name="Continue").click()
+    expect(rows.filter(has_text="while paused")).to_have_count(1)
+    rows.first.get_by_role("button").click()
+    expect(page.locator("tr.details")).to_contain_text("while paused")
+    page.get_by_role("button", name="Clear").click()
+    expect(rows).to_have_count(0)
+
+
+def test_tail_counts_what_it_cannot_show_and_stays_text(console: Console, page: Page) -> None:
+    make_topic(console, "fast", [Outgoing(b"old", partition=0)])
+    page.goto(f"{console.url}/topics/fast/messages/live?at=0:1")
+    expect(page.get_by_text("Waiting for records")).to_be_visible()
+    with console.cluster() as cluster:
+        send(cluster, "fast", [Outgoing(b"%d" % n, partition=0) for n in range(200)], now_ms=1)
+        send(cluster, "fast", hostile(), now_ms=1)
+    expect(page.get_by_text("more came in between")).to_be_visible()
+    expect(page.locator("tr.record").filter(has_text="<script>")).not_to_have_count(0)
+    assert page.locator("main script, main img").count() == 0
+
+
+def test_tail_of_what_is_not_there_says_so(console: Console, page: Page) -> None:
+    assert console.get("/topics/gone/messages/live")[0] == 404
+    make_topic(console, "tail-json", [])
+    assert console.json("/topics/tail-json/messages/live")["partitions"] == 1
+    assert console.get("/topics/tail-json/messages/live/records?partition=x")[0] == 400
+    page.goto(f"{console.url}/topics/tail-json/messages/live?partition=9")
+    expect(page.locator(".problem")).to_contain_text("has no partition 9")
