@@ -11,7 +11,7 @@ import pytest
 
 from millstream.cli.explain import lines_of
 from millstream.pipelines import pipeline, table, topic
-from millstream.pipelines.running.explaining import Explanation, Flow, Step
+from millstream.pipelines.running.plan_steps import Explanation, Flow, Step
 
 orders = topic("orders", schema="id long")
 payments = topic("payments", schema="id long")

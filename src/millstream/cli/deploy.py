@@ -15,7 +15,7 @@ from millstream.admin.moments import parse_moment_ms
 from millstream.cli.failures import usage_error
 from millstream.cli.options import ClientConfig, Home
 from millstream.cli.output import console, note
-from millstream.cli.run import Checkpoint, StatusLines, Trigger, shorten
+from millstream.cli.run import Checkpoint, PublishStatus, StatusLines, Trigger, shorten
 from millstream.cli.versions import Broker, Store, explaining_unreachable, with_shared_broker
 from millstream.pipelines.pipeline import Pipeline
 from millstream.pipelines.running.settings import Settings, load_settings
@@ -64,6 +64,7 @@ def deploy(
         bool, typer.Option("--create-topics", help="Create missing topics.")
     ] = False,
     client_config: ClientConfig = None,
+    publish_status: PublishStatus = None,
 ) -> None:
     """Run a version of a pipeline beside the others, until Ctrl-C.
 
@@ -93,6 +94,7 @@ def deploy(
         "trigger": trigger,
         "create_topics": create_topics or None,
         "client_config": client_config,
+        "publish_status": publish_status,
     }
     settings = with_shared_broker(load_settings(pipeline.home, overrides=given))
     with explaining_unreachable():

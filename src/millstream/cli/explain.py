@@ -20,7 +20,8 @@ from rich.text import Text
 
 from millstream.cli.output import console, note
 from millstream.pipelines.pipeline import Pipeline
-from millstream.pipelines.running.explaining import Explanation, Step, delivery, explain
+from millstream.pipelines.running.explaining import explain
+from millstream.pipelines.running.plan_steps import Explanation, Step, delivery
 from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.spec import Table as Sink
 from millstream.pipelines.spec import Topic

@@ -65,6 +65,7 @@ COMMANDS = {
     "queries": CommandGroup(
         "Add, list, remove and test standing queries, which are matched with every event.", USE
     ),
+    "pipelines": CommandGroup("List running pipelines; stop and restart them.", USE),
     "versions": CommandGroup(
         "List the deployed versions of pipelines, and remove retired ones.", USE
     ),

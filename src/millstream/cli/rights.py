@@ -30,6 +30,12 @@ RIGHTS = {
     "queries list": "Read on the topic of the queries",
     "queries remove": "Read and Write on the topic of the queries",
     "queries test": "Read on the topic of the queries",
+    "pipelines list": "Read on the topic __millstream_pipelines",
+    "pipelines stop": "Read on the topic __millstream_pipelines, and Write on "
+    "__millstream_pipeline_commands",
+    "pipelines restart": "Read on the topic __millstream_pipelines, and Write on "
+    "__millstream_pipeline_commands",
+    "pipelines forget": "Read and Write on the topic __millstream_pipelines",
     "quota set": "AlterConfigs on the cluster",
     "quota list": "DescribeConfigs on the cluster",
     "quota remove": "DescribeConfigs and AlterConfigs on the cluster",

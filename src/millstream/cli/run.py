@@ -66,6 +66,13 @@ Metrics = Annotated[
         help="Serve metrics for Prometheus at /metrics, and the probes /health and /ready.",
     ),
 ]
+PublishStatus = Annotated[
+    bool | None,
+    typer.Option(
+        "--publish-status/--no-publish-status",
+        help="Publish graph and status to a topic, for the console. Default: yes.",
+    ),
+]
 LogFormat = Annotated[
     str | None,
     typer.Option("--log-format", metavar="text|json", help="Log to standard error in this format."),
@@ -110,6 +117,7 @@ def run(
     create_topics: CreateTopics = None,
     client_config: ClientConfig = None,
     metrics: Metrics = None,
+    publish_status: PublishStatus = None,
     log_format: LogFormat = None,
 ) -> None:
     """Run the pipelines of a file on Spark, until Ctrl-C.
@@ -138,17 +146,22 @@ def run(
         "create_topics": create_topics,
         "client_config": client_config,
         "metrics": metrics,
+        "publish_status": publish_status,
     }
-    if log_format is not None:
-        if log_format not in json_logs.FORMATS:
-            raise usage_error(f"--log-format {log_format}: it must be text or json")
-        json_logs.configure(log_format)
+    configure_logs(log_format)
     flags = {
         "once": once,
         "allow_new_checkpoint": allow_new_checkpoint,
         "remove_views": remove_views,
     }
     run_targets(targets, given, **flags, dry_run=dry_run, explain=explain)
+
+
+def configure_logs(log_format: str | None) -> None:
+    if log_format is not None:
+        if log_format not in json_logs.FORMATS:
+            raise usage_error(f"--log-format {log_format}: it must be text or json")
+        json_logs.configure(log_format)
 
 
 def run_targets(

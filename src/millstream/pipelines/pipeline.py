@@ -62,12 +62,16 @@ class Pipeline(PipelineSpec):
 
         given = {"broker": broker, "store": store, "checkpoint": checkpoint, "trigger": trigger}
         settings = load_settings(self.home, overrides=given)
-        options = {
-            "once": once,
-            "allow_new_checkpoint": allow_new_checkpoint,
-            "remove_views": remove_views,
-        }
-        return start_query(lambda: launch(self, spark, settings, **options))
+        return start_query(
+            lambda: launch(
+                self,
+                spark,
+                settings,
+                once=once,
+                allow_new_checkpoint=allow_new_checkpoint,
+                remove_views=remove_views,
+            )
+        )
 
     def batch(
         self,

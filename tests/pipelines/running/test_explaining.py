@@ -11,13 +11,8 @@ import pytest
 from millstream.pipelines import Pipeline, pipeline, table, topic
 from millstream.pipelines.analytics import deduplicate, heavy_hitters, rolling, smooth
 from millstream.pipelines.joins import as_of_join, interval_join
-from millstream.pipelines.running.explaining import (
-    FOREVER,
-    Step,
-    delivery,
-    explain,
-    operator_step,
-)
+from millstream.pipelines.running.explaining import explain
+from millstream.pipelines.running.plan_steps import FOREVER, Step, delivery, operator_step
 from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
 from millstream.pipelines.windows import hopping, session, sliding, tumbling

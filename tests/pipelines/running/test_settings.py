@@ -70,6 +70,10 @@ def test_shortcuts_are_turned_off_in_the_file_or_in_the_environment(tmp_path: Pa
     assert load_settings(tmp_path, {}).spark_shortcuts
     off = {"MILLSTREAM_SPARK_SHORTCUTS": "false"}
     assert not load_settings(tmp_path, off).spark_shortcuts
+    assert load_settings(tmp_path, {}).publish_status
+    assert not load_settings(tmp_path, {"MILLSTREAM_PUBLISH_STATUS": "False"}).publish_status
+    with pytest.raises(ConfigError, match="MILLSTREAM_PUBLISH_STATUS=maybe"):
+        load_settings(tmp_path, {"MILLSTREAM_PUBLISH_STATUS": "maybe"})
     write(tmp_path, "spark_shortcuts = false")
     assert not load_settings(tmp_path, {}).spark_shortcuts
     assert load_settings(tmp_path, {"MILLSTREAM_SPARK_SHORTCUTS": "true"}).spark_shortcuts

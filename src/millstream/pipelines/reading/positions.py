@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
+from millstream.admin.pipeline_records import COMMANDS_TOPIC, STATUS_TOPIC
 from millstream.client.cluster import Cluster, TopicInfo
 from millstream.client.offsets import list_offsets
 from millstream.errors import ApiError, ConfigError, ErrorCode
@@ -183,8 +184,9 @@ class Positions:
 
 
 def _is_internal(topic: TopicInfo) -> bool:
-    """Brokers know their own; a query that read its decisions would have to make more, for ever."""
-    return topic.is_internal or topic.name == DECISIONS_TOPIC
+    """Brokers know their own; a query that read its decisions would have to make more, for ever,
+    and so would one that read its status."""
+    return topic.is_internal or topic.name in (DECISIONS_TOPIC, STATUS_TOPIC, COMMANDS_TOPIC)
 
 
 def _check_named(

@@ -41,6 +41,7 @@ from millstream.pipelines.running.in_step import InStep, with_cuts
 from millstream.pipelines.running.locking import locked
 from millstream.pipelines.running.output_modes import choose_output_mode
 from millstream.pipelines.running.outputs import combine
+from millstream.pipelines.running.publishing import Control, explained, publish
 from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.running.sharing import (
     INPUT_OPTION,
@@ -51,6 +52,7 @@ from millstream.pipelines.running.sharing import (
 from millstream.pipelines.running.sinks import make_sink
 from millstream.pipelines.running.tables import as_table, mark_bad_keys, reader_schema
 from millstream.pipelines.running.topics import check_topics
+from millstream.pipelines.running.written import count_written
 from millstream.pipelines.spec import PipelineSpec, Topic
 from millstream.pipelines.standing.matching import mark_queries
 from millstream.pipelines.times.idleness import with_idle_watermark
@@ -61,6 +63,7 @@ from millstream.views.generations import FIRST
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
 
 logger = logging.getLogger(__name__)
@@ -77,8 +80,9 @@ def launch(
     once: bool = False,
     allow_new_checkpoint: bool = False,
     remove_views: bool = False,
+    control: Control | None = None,
 ) -> StreamingQuery:
-    """Start the pipeline's query; it runs in the background.
+    """Start the pipeline's query; it runs in the background, and `control` can start it again.
 
     If its views are others than those that readers read, the earlier ones are maintained beside it
     until it has caught up, unless the query only takes what is there now.
@@ -87,12 +91,14 @@ def launch(
     make_active(spark)
     deployed = find_deployed(pipeline, settings)
     if deployed is not None:
-        return start(deployed.pipeline, spark, settings, deployed, once, allow_new_checkpoint)
+        return start(
+            deployed.pipeline, spark, settings, deployed, once, allow_new_checkpoint, control
+        )
     chosen = choose_generation(pipeline, settings, remove_views=remove_views)
     earlier = None
     if chosen.earlier is not None and not once:
         earlier = start_beside(chosen.earlier, spark, settings)
-    query = start(chosen.pipeline, spark, settings, None, once, allow_new_checkpoint)
+    query = start(chosen.pipeline, spark, settings, None, once, allow_new_checkpoint, control)
     if earlier is not None:
         stop_together(query, earlier)
     return query
@@ -105,6 +111,7 @@ def start(
     deployed: Deployed | None,
     once: bool,
     allow_new_checkpoint: bool,
+    control: Control | None = None,
 ) -> StreamingQuery:
     """Start the query of a version or generation."""
     in_step = None
@@ -137,16 +144,15 @@ def start(
             deployed.publish(operators_by_arrival(analyzed(result)))
         checkpoint.check_windows(closing_rules(analyzed(result)))
         checkpoint.align_sources(pipeline, inputs_of(result))
+        mode = choose_output_mode(pipeline, made)
+        counted = count_written(pipeline, result) if settings.publish_status else result
         writer = (
-            result.writeStream.queryName(pipeline.identity)
+            counted.writeStream.queryName(pipeline.identity)
             .option("checkpointLocation", location)
-            .outputMode(choose_output_mode(pipeline, made))
+            .outputMode(mode)
             .foreachBatch(sink)
         )
-        if once:
-            writer = writer.trigger(availableNow=True)
-        elif settings.trigger is not None:
-            writer = writer.trigger(processingTime=settings.trigger)
+        set_trigger(writer, settings, once)
         if in_step is not None:
             in_step.begin()
         query = writer.start()
@@ -155,7 +161,23 @@ def start(
         lock.hold_during(query)
         if deployed is not None:
             watch(deployed, query, settings)
+    publish(
+        pipeline,
+        settings,
+        query,
+        once=once,
+        control=control,
+        explain=explained(pipeline, spark, made, result, mode),
+        is_deployed=deployed is not None,
+    )
     return query
+
+
+def set_trigger(writer: DataStreamWriter, settings: Settings, once: bool) -> None:
+    if once:
+        writer.trigger(availableNow=True)
+    elif settings.trigger is not None:
+        writer.trigger(processingTime=settings.trigger)
 
 
 def start_beside(

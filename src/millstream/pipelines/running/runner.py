@@ -8,23 +8,31 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import queue
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from millstream.admin.pipeline_records import Action
 from millstream.errors import MillstreamError
+from millstream.pipelines.running import publishing
 from millstream.pipelines.running.failures import explain_failure, passes
 from millstream.pipelines.running.launching import launch
 from millstream.pipelines.running.prerequisites import check_spark
 from millstream.pipelines.running.session import create_session
 from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.running.starting import retry_busy
-from millstream.pipelines.running.status import Status, Watched
+from millstream.pipelines.running.status import (
+    Status,
+    Watched,
+    batch_number,
+    is_between_batches,
+)
 from millstream.pipelines.running.topics import check_topics
 from millstream.pipelines.spec import PipelineSpec
 
@@ -150,8 +158,24 @@ def is_free(port: int) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class _Order:
+    """A pipeline that is to be stopped after its running batch, and then perhaps started."""
+
+    watched: Watched
+    is_restart: bool
+    batch: int  # the last one then
+    deadline: float
+
+    @property
+    def is_due(self) -> bool:
+        is_late = time.monotonic() > self.deadline
+        return is_late or is_between_batches(self.watched, self.batch)
+
+
 class Run:
-    """Pipelines running in one session."""
+    """Pipelines running in one session. One that was stopped from elsewhere waits to be started
+    again (`ask`), and the run goes on with it."""
 
     def __init__(
         self,
@@ -173,6 +197,18 @@ class Run:
         }
         self._stopping = threading.Event()
         self._watched: list[Watched] = []
+        self._asked: queue.SimpleQueue[tuple[str, Action]] = queue.SimpleQueue()
+        self._orders: list[_Order] = []
+        self._is_over = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes orders (`ask`)."""
+        return not self._is_over
+
+    def ask(self, identity: str, action: Action) -> None:
+        """Stop or restart a query; from any thread."""
+        self._asked.put((identity, action))
 
     def statuses(self) -> list[Status]:
         """As they were last seen; from any thread."""
@@ -183,6 +219,7 @@ class Run:
             try:
                 self._start()
                 while self._any_runs():
+                    self._obey()
                     show(self._look())
                     if self._stopping.wait(TICK_SECONDS):
                         self._finish_batches(show)
@@ -190,6 +227,8 @@ class Run:
                 self._raise_failure()
             finally:
                 self._stop_all()
+                self._is_over = True
+                publishing.finish()
         statuses = self._look()
         show(statuses)
         return statuses
@@ -206,7 +245,33 @@ class Run:
 
     def _launch(self, pipeline: PipelineSpec) -> StreamingQuery:
         options = {"once": self._once, **self._allowed}
-        return retry_busy(lambda: launch(pipeline, self._spark, self._settings, **options))
+        return retry_busy(
+            lambda: launch(pipeline, self._spark, self._settings, **options, control=self)
+        )
+
+    def _obey(self) -> None:
+        """Do what was asked, at the end of the running batch."""
+        while not self._asked.empty():
+            identity, action = self._asked.get()
+            for it in self._watched:
+                if it.query.name == identity:
+                    deadline = time.monotonic() + FINISH_SECONDS_MAX
+                    order = _Order(it, action == "restart", batch_number(it), deadline)
+                    self._orders = [kept for kept in self._orders if kept.watched is not it]
+                    self._orders.append(order)
+        for order in [it for it in self._orders if it.is_due]:
+            self._orders.remove(order)
+            self._carry_out(order)
+
+    def _carry_out(self, order: _Order) -> None:
+        it = order.watched
+        if it.query.isActive:
+            it.query.stop()
+        self._raise_failure()
+        it.status.state = "stopped"
+        it.is_paused = not order.is_restart
+        if order.is_restart and it.pipeline is not None:
+            it.query = self._launch(it.pipeline)
 
     def _any_runs(self) -> bool:
         """Restart queries that failed because the machine is busy; raise other errors."""
@@ -218,7 +283,7 @@ class Run:
                 it.restarts += 1
                 it.query = self._launch(it.pipeline)
         self._raise_failure()
-        return any(it.query.isActive for it in self._watched)
+        return any(it.query.isActive or it.is_paused for it in self._watched)
 
     def _look(self) -> list[Status]:
         return [it.update() for it in self._watched]
@@ -270,14 +335,3 @@ class Run:
         finally:
             for number, handler in earlier.items():
                 signal.signal(number, handler)
-
-
-def batch_number(watched: Watched) -> int:
-    last = watched.query.lastProgress
-    return -1 if last is None else int(last.batchId)
-
-
-def is_between_batches(watched: Watched, batch_then: int) -> bool:
-    if not watched.query.isActive or batch_number(watched) > batch_then:
-        return True
-    return not watched.query.status["isTriggerActive"]

@@ -12,6 +12,7 @@ Later sources win over earlier ones:
     home = ".millstream"                    # our own files; relative to this file
     metrics = "127.0.0.1:9405"              # serve metrics there; metrics_token protects them
     spark_shortcuts = false                 # plain Spark (see session.py); default: true
+    publish_status = false                  # tell the console nothing (see publishing.py)
 
     client_config = "client.properties"     # a Kafka client's settings; relative to this file
 
@@ -54,7 +55,8 @@ VARIABLES = {
 }
 CLIENT_CONFIG_VARIABLE = "MILLSTREAM_CLIENT_CONFIG"
 SHORTCUTS_VARIABLE = "MILLSTREAM_SPARK_SHORTCUTS"
-FLAGS = ("create_topics", "spark_shortcuts")
+PUBLISH_VARIABLE = "MILLSTREAM_PUBLISH_STATUS"
+FLAGS = ("create_topics", "spark_shortcuts", "publish_status")
 NAMES = (*VARIABLES, *FLAGS, "client_config", "kafka", "spark")
 
 
@@ -72,6 +74,7 @@ class Settings:
     master: str = "local[*]"
     create_topics: bool | None = None
     spark_shortcuts: bool = True
+    publish_status: bool = True
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     spark: Mapping[str, str] = field(default_factory=dict)
 
@@ -133,6 +136,8 @@ def load_settings(
     }
     if environment.get(SHORTCUTS_VARIABLE):
         values["spark_shortcuts"] = shortcuts_in(environment)
+    if environment.get(PUBLISH_VARIABLE):
+        values["publish_status"] = flag_in(environment, PUBLISH_VARIABLE)
     given = {name: value for name, value in (overrides or {}).items() if value is not None}
     _refuse_unknown(given, NAMES, "setting")
     if "client_config" not in given and environment.get(CLIENT_CONFIG_VARIABLE):
@@ -163,9 +168,14 @@ def _take_client_config(values: dict[str, Any], directory: Path) -> None:
 def shortcuts_in(environment: Mapping[str, str]) -> bool:
     """Whether the environment allows what relies on Spark's internals; the default is that it
     does. Raises `ConfigError`."""
-    text = environment.get(SHORTCUTS_VARIABLE) or "true"
+    return flag_in(environment, SHORTCUTS_VARIABLE)
+
+
+def flag_in(environment: Mapping[str, str], variable: str) -> bool:
+    """True unless the variable says false. Raises `ConfigError`."""
+    text = environment.get(variable) or "true"
     if text.lower() not in ("true", "false"):
-        raise ConfigError(f"{SHORTCUTS_VARIABLE}={text}: it must be true or false")
+        raise ConfigError(f"{variable}={text}: it must be true or false")
     return text.lower() == "true"
 
 

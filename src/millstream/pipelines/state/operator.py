@@ -73,7 +73,7 @@ class Operator(ABC):
         return {}
 
     def describe(self, bucket_count: int) -> str:
-        """A description for Spark's plan, as JSON; `running/explaining.py` reads it."""
+        """A description for Spark's plan, as JSON; `running/plan_steps.py` reads it."""
         return json.dumps(
             {
                 "identity": self.identity,
