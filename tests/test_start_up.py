@@ -11,6 +11,12 @@ import pytest
 COMMAND_LINE = ["typer", "rich", "pydantic", "confluent_kafka"]
 SLOW_PACKAGES = ["importlib.metadata", "email.message", "argparse", "re2", "kio.schema"]
 LATER = [
+    "millstream.console",
+    "millstream.admin",
+    "starlette",
+    "uvicorn",
+    "jinja2",
+    "anyio",
     "millstream.coordination.group_records",
     "millstream.coordination.groups",
     "millstream.broker.coordinators.runtime",

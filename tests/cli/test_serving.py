@@ -9,6 +9,9 @@ import pytest
 from millstream.cli.main import load_command
 from millstream.cli.serving import (
     CONFIG,
+    CONSOLE,
+    CONSOLE_CLIENT_CONFIG,
+    CONSOLE_DEFAULT,
     DATA,
     LISTEN,
     LOG_FORMAT,
@@ -18,6 +21,7 @@ from millstream.cli.serving import (
     WORKERS,
     ZOOKEEPER,
     ServeOptions,
+    complete,
     parse_plainly,
     with_cluster,
 )
@@ -79,4 +83,16 @@ def test_options_are_those_of_the_typer_command() -> None:
         NODE_ID,
         METRICS,
         LOG_FORMAT,
+        CONSOLE,
+        CONSOLE_CLIENT_CONFIG,
     }
+
+
+def test_console_without_an_address_gets_the_default() -> None:
+    assert complete([]) == []
+    assert complete(["--console"]) == ["--console", CONSOLE_DEFAULT]
+    assert complete(["--console", "--data", "d"]) == ["--console", CONSOLE_DEFAULT, "--data", "d"]
+    assert complete(["--console", "h:1"]) == ["--console", "h:1"]
+    options = parse_plainly(complete(["--console", "--data", "d"]))
+    assert options is not None
+    assert (options.console, options.data) == (CONSOLE_DEFAULT, "d")

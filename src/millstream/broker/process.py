@@ -36,7 +36,7 @@ def run(
     loop = new_event_loop()
     asyncio.set_event_loop(loop)
     try:
-        loop.run_until_complete(_serve(build(config), ready or _say_ready))
+        loop.run_until_complete(_serve(build(config), ready or say_ready))
     finally:
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
@@ -75,6 +75,7 @@ async def _serve(server: BrokerServer, ready: Callable[[BrokerServer], None]) ->
         raise MillstreamError("stopped: all log directories have failed")
 
 
-def _say_ready(server: BrokerServer) -> None:
+def say_ready(server: BrokerServer) -> None:
+    """The line that says where it serves."""
     directories = ", ".join(str(path) for path in server.config.log_directories)
     print(f"millstream is ready on {server.bootstrap_servers}, data in {directories}", flush=True)

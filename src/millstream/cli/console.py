@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from millstream.cli.failures import CommandFailed
+from millstream.cli.beside import needs_extra
 from millstream.cli.options import BOOTSTRAP_DEFAULT, BootstrapServer, ClientConfig
 from millstream.cli.output import warn
 from millstream.client.schema_registry import registry_settings
@@ -75,9 +75,3 @@ def console(
     for risk in server.warnings:
         warn(risk)
     server.run(ready=lambda: typer.echo(f"console of {bootstrap_server} at {server.entrance}"))
-
-
-def needs_extra(missing: ModuleNotFoundError) -> CommandFailed:
-    return CommandFailed(
-        f"the console needs {missing.name}: install it with pip install 'millstream[console]'"
-    )

@@ -11,8 +11,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit with its code."""
     given = sys.argv[1:] if arguments is None else arguments
     if given[:1] == ["serve"]:
-        from millstream.cli.serving import parse_plainly, serve  # only needed by serve
+        from millstream.cli.serving import complete, parse_plainly, serve  # only needed by serve
 
+        given = ["serve", *complete(given[1:])]
         options = parse_plainly(given[1:])
         if options is not None:
             exit_on_failure(lambda: serve(options))

@@ -48,6 +48,27 @@ LogFormat = Annotated[
     ),
 ]
 
+Console = Annotated[
+    str | None,
+    typer.Option(
+        *serving.CONSOLE,
+        metavar="[HOST:PORT]",
+        help="Also serve the console, for browsers. Default address: "
+        f"{serving.CONSOLE_DEFAULT}. Needs the extra 'console'.",
+    ),
+]
+ConsoleClientConfig = Annotated[
+    Path | None,
+    typer.Option(
+        *serving.CONSOLE_CLIENT_CONFIG,
+        exists=True,
+        dir_okay=False,
+        metavar="FILE",
+        help="A properties file of client settings, with which the console reaches the broker. "
+        "Default: its listener without TLS, or with the authorities that the broker trusts.",
+    ),
+]
+
 
 @app.command()
 def serve(
@@ -91,6 +112,8 @@ def serve(
     node_id: NodeId = None,
     metrics: Metrics = None,
     log_format: LogFormat = None,
+    console: Console = None,
+    console_client_config: ConsoleClientConfig = None,
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
 
@@ -107,9 +130,11 @@ def serve(
       millstream serve --workers 4 --listen 127.0.0.1:9092
       millstream serve --zookeeper zk1:2181,zk2:2181/millstream --node-id 2
       millstream serve --metrics 127.0.0.1:9404 --log-format json
+      millstream serve --console
     """
     assignments = tuple(set_ or ())
     options = ServeOptions(
-        listen, data, config, assignments, workers, zookeeper, node_id, metrics, log_format
+        *(listen, data, config, assignments, workers, zookeeper, node_id, metrics, log_format),
+        *(console, console_client_config),
     )
     serving.serve(options)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from millstream import json_logs
 from millstream.cli.failures import usage_error
@@ -30,6 +30,9 @@ ZOOKEEPER = ("--zookeeper",)
 NODE_ID = ("--node-id",)
 METRICS = ("--metrics",)
 LOG_FORMAT = ("--log-format",)
+CONSOLE = ("--console",)
+CONSOLE_CLIENT_CONFIG = ("--console-client-config",)
+CONSOLE_DEFAULT = "127.0.0.1:8080"
 
 
 class ServeOptions(NamedTuple):
@@ -42,6 +45,19 @@ class ServeOptions(NamedTuple):
     node_id: int | None = None
     metrics: str | None = None
     log_format: str | None = None
+    console: str | None = None
+    console_client_config: Path | None = None
+
+
+def complete(arguments: Sequence[str]) -> list[str]:
+    """The arguments; `--console` without an address gets the default one."""
+    completed: list[str] = []
+    for index, argument in enumerate(arguments):
+        completed.append(argument)
+        following = arguments[index + 1 : index + 2]
+        if argument in CONSOLE and (not following or following[0].startswith("-")):
+            completed.append(CONSOLE_DEFAULT)
+    return completed
 
 
 def parse_plainly(arguments: Sequence[str]) -> ServeOptions | None:
@@ -70,6 +86,10 @@ def parse_plainly(arguments: Sequence[str]) -> ServeOptions | None:
             options = options._replace(metrics=value)
         elif name in LOG_FORMAT and value in json_logs.FORMATS:
             options = options._replace(log_format=value)
+        elif name in CONSOLE:
+            options = options._replace(console=value)
+        elif name in CONSOLE_CLIENT_CONFIG and Path(value).is_file():
+            options = options._replace(console_client_config=Path(value))
         else:
             return None
     return options
@@ -84,6 +104,9 @@ def serve(options: ServeOptions) -> None:
             "directory, and brokers of a cluster have their own; start one broker per core instead"
         )
     json_logs.configure(settings.millstream_log_format)
+    if options.console is not None:
+        serve_with_console(options, settings)
+        return
     # Settings that are refused need no broker.
     if options.workers is not None:
         from millstream.broker.workers.supervisor import run as run_workers
@@ -93,6 +116,34 @@ def serve(options: ServeOptions) -> None:
         from millstream.broker.process import run
 
         run(settings)
+
+
+def serve_with_console(options: ServeOptions, settings: BrokerConfig) -> None:
+    """The same, with a console that starts when the broker serves, and stops after it."""
+    from millstream.cli.beside import ConsoleBeside
+
+    assert options.console is not None
+    beside = ConsoleBeside(options.console, options.console_client_config)
+    try:
+        if options.workers is not None:
+            from millstream.broker.workers.supervisor import run as run_workers
+            from millstream.broker.workers.supervisor import say_ready as say_workers_ready
+
+            def workers_ready(workers: Any) -> None:
+                say_workers_ready(workers)
+                beside.start(settings, workers.listener_addresses)
+
+            run_workers(settings, options.workers, ready=workers_ready)
+        else:
+            from millstream.broker.process import run, say_ready
+
+            def ready(server: Any) -> None:
+                say_ready(server)
+                beside.start(settings, server.listener_addresses)
+
+            run(settings, ready=ready)
+    finally:
+        beside.stop()
 
 
 def with_cluster(options: ServeOptions) -> tuple[str, ...]:

@@ -31,12 +31,12 @@ STATIC_SECONDS = 365 * 86_400
 
 def create_app(settings: ConsoleSettings) -> Starlette:
     """The application for one cluster; its sessions connect when a page needs them."""
-    pages = [it for it in (*(entry.module for entry in NAVIGATION), *OTHERS) if _exists(it)]
+    pages = import_pages()
     routes: list[BaseRoute] = [
         Mount("/static", CachedFiles(directory=STATIC), name="static"),
     ]
-    for name in pages:
-        routes += import_module(f"millstream.console.pages.{name}").ROUTES
+    for module in pages.values():
+        routes += module.ROUTES
     app = Starlette(
         routes=routes,
         middleware=[
@@ -57,8 +57,14 @@ def create_app(settings: ConsoleSettings) -> Starlette:
     return app
 
 
-def _exists(name: str) -> bool:
-    return find_spec(f"millstream.console.pages.{name}") is not None
+def import_pages() -> dict[str, Any]:
+    """The modules of the pages, by name."""
+    names = [*(entry.module for entry in NAVIGATION), *OTHERS]
+    return {
+        name: import_module(f"millstream.console.pages.{name}")
+        for name in names
+        if find_spec(f"millstream.console.pages.{name}") is not None
+    }
 
 
 async def _failed(request: Request, error: Exception) -> Response:

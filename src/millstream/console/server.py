@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import gc
 import ipaddress
 import logging
 import signal
@@ -37,10 +39,11 @@ class _Server(uvicorn.Server):
 class ConsoleServer:
     """One console at one address. `run` blocks; `start` and `stop` use a thread."""
 
-    def __init__(self, settings: ConsoleSettings, listen: str) -> None:
+    def __init__(self, settings: ConsoleSettings, listen: str | socket.socket) -> None:
+        """`listen` is HOST:PORT, or a socket of `bind`. Raises `ConfigError`."""
         self._settings = settings
         self._app = create_app(settings)
-        self._socket = bind(listen)
+        self._socket = bind(listen) if isinstance(listen, str) else listen
         self.host, port = self._socket.getsockname()[:2]
         scheme = "https" if settings.tls_certificate else "http"
         shown = f"[{self.host}]" if ":" in self.host else self.host
@@ -86,6 +89,13 @@ class ConsoleServer:
         ready.wait()
         if self._failure is not None:
             raise MillstreamError(f"the console did not start: {self._failure}") from self._failure
+
+    def give_memory_back(self) -> None:
+        """Return to the system what compiling templates and importing pages freed."""
+        gc.collect()
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
+        if trim is not None:
+            trim(0)
 
     def stop(self) -> None:
         if self._thread is None or self._loop is None or self._stopping is None:

@@ -72,16 +72,17 @@ class Session:
     def __init__(
         self,
         bootstrap_servers: str,
-        security: Security | None,
+        client_settings: Mapping[str, str],
         user: str | None = None,
-        client_settings: Mapping[str, str] | None = None,
     ) -> None:
-        self.client_settings = client_settings or {}  # the user's, for a process of its own
+        """`client_settings` are those of a Kafka client, with the user's secrets, and of a schema
+        registry. Raises `ConfigError`."""
         self.id = secrets.token_urlsafe(32)
         self.user = user
         self.used_at = time.monotonic()
         self.bootstrap_servers = bootstrap_servers
-        self._security = security
+        self.client_settings = client_settings
+        self._security = Security.from_settings(security_settings(client_settings))
         self._idle: list[tuple[float, Cluster]] = []
         self._slots = anyio.CapacityLimiter(CLUSTERS_PER_SESSION_MAX)
         self._is_closed = False
@@ -153,9 +154,8 @@ class Sessions:
         self.shared: Session | None = None
         if self.access is not Access.LOG_IN:
             given = settings.client_settings
-            security = Security.from_settings(security_settings(given))
-            user = _shown_user(security) if self.access is Access.TOKEN else None
-            self.shared = Session(settings.bootstrap_servers, security, user, given)
+            user = _shown_user(given) if self.access is Access.TOKEN else None
+            self.shared = Session(settings.bootstrap_servers, given, user)
 
     def find(self, cookie: str) -> Session | None:
         """The session of a browser with this cookie."""
@@ -210,8 +210,7 @@ class Sessions:
                 "sasl.username": user,
                 "sasl.password": password,
             }
-            security = Security.from_settings(security_settings(settings))
-            session = Session(self.settings.bootstrap_servers, security, user, {**settings})
+            session = Session(self.settings.bootstrap_servers, dict(settings), user)
             cluster = session.new_cluster()
             try:
                 cluster.any_connection()
@@ -310,10 +309,10 @@ def ask_mechanisms(connection: Connection) -> list[str]:
     return [str(it) for it in answer.mechanisms]
 
 
-def _shown_user(security: Security) -> str:
-    if security.username:
-        return security.username
-    return "user of the access token" if security.tokens else "user of the certificate"
+def _shown_user(settings: Mapping[str, str]) -> str:
+    uses_sasl = settings.get("security.protocol", "").upper().startswith("SASL")
+    unnamed = "user of the access token" if uses_sasl else "user of the certificate"
+    return settings.get("sasl.username") or unnamed
 
 
 def session_of(connection: HTTPConnection) -> Session:

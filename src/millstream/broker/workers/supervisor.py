@@ -15,7 +15,7 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from typing import Any
@@ -61,6 +61,11 @@ class Supervisor:
     def bootstrap_servers(self) -> str:
         """The addresses that all workers share."""
         return ",".join(f"{it.host or socket.getfqdn()}:{it.port}" for it in self._shared)
+
+    @property
+    def listener_addresses(self) -> dict[str, str]:
+        """The same, by the names of the listeners."""
+        return {it.listener: f"{it.host or socket.getfqdn()}:{it.port}" for it in self._shared}
 
     @property
     def has_tls(self) -> bool:
@@ -200,13 +205,15 @@ def check_count(workers: int) -> None:
         )
 
 
-def run(config: BrokerConfig, workers: int) -> None:
+def run(
+    config: BrokerConfig, workers: int, *, ready: Callable[[Supervisor], None] | None = None
+) -> None:
     """Run the workers until SIGTERM or SIGINT, then stop them. SIGUSR1 and
-    SIGHUP go to all of them."""
-    asyncio.run(_run(Supervisor(config, workers)))
+    SIGHUP go to all of them. `ready` is called once, when they serve."""
+    asyncio.run(_run(Supervisor(config, workers), ready or say_ready))
 
 
-async def _run(supervisor: Supervisor) -> None:
+async def _run(supervisor: Supervisor, ready: Callable[[Supervisor], None]) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -216,7 +223,7 @@ async def _run(supervisor: Supervisor) -> None:
         loop.add_signal_handler(signal.SIGUSR1, supervisor.send, signal.SIGUSR1)
         if supervisor.has_tls:
             loop.add_signal_handler(signal.SIGHUP, supervisor.send, signal.SIGHUP)
-        print(_ready_line(supervisor), flush=True)
+        ready(supervisor)
         await _unless(stopping, supervisor.supervise())
     await supervisor.stop()
 
@@ -231,6 +238,11 @@ async def _unless(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> N
         task.result()
     task.cancel()
     await asyncio.gather(task, waiting, return_exceptions=True)
+
+
+def say_ready(supervisor: Supervisor) -> None:
+    """The line that says where they serve."""
+    print(_ready_line(supervisor), flush=True)
 
 
 def _ready_line(supervisor: Supervisor) -> str:

@@ -1,0 +1,125 @@
+"""`millstream serve --console`: the console of the broker beside it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+
+from millstream.cli.beside import chosen_listener, connection_to, reachable
+from millstream.config.broker import BrokerConfig
+from millstream.errors import ConfigError
+from millstream.security.protocol import SecurityProtocol
+from tests.cli.conftest import Run
+from tests.peers.patience import PATIENCE_SECONDS
+
+MILLSTREAM = str(Path(sys.executable).with_name("millstream"))
+PLAINTEXT, SSL, SASL, SASL_SSL = (
+    SecurityProtocol[name] for name in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+)
+MEMORY_BYTES_MAX = 12 * 1024 * 1024
+
+
+def test_listener_is_one_where_users_log_in_if_rights_count() -> None:
+    both = {"INTERNAL": PLAINTEXT, "CLIENTS": SASL_SSL, "TLS": SSL}
+    assert chosen_listener(both, has_authorizer=False) == ("INTERNAL", PLAINTEXT)
+    assert chosen_listener(both, has_authorizer=True) == ("CLIENTS", SASL_SSL)
+    assert chosen_listener({"TLS": SSL}, has_authorizer=True) == ("TLS", SSL)
+
+
+def test_connection_uses_the_authorities_of_the_broker(tmp_path: Path) -> None:
+    config = BrokerConfig.from_values(
+        {
+            "listeners": "SASL_SSL://0.0.0.0:9093",
+            "log.dirs": str(tmp_path),
+            "ssl.truststore.location": "authority.pem",
+        }
+    )
+    found = connection_to(config, {"SASL_SSL": "0.0.0.0:9093"}, None)
+    assert found.bootstrap_servers == "127.0.0.1:9093"
+    assert found.client_settings == {
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": "authority.pem",
+    }
+
+
+def test_connection_that_needs_a_certificate_is_refused(tmp_path: Path) -> None:
+    values = {"listeners": "SSL://h:9093", "log.dirs": str(tmp_path), "ssl.client.auth": "required"}
+    config = BrokerConfig.from_values(values)
+    with pytest.raises(ConfigError, match="--console-client-config"):
+        connection_to(config, {"SSL": "h:9093"}, None)
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=SSL\nssl.certificate.location=me.pem\n")
+    found = connection_to(config, {"SSL": "h:9093"}, file)
+    assert found.bootstrap_servers == "h:9093"
+    assert found.client_settings["ssl.certificate.location"].endswith("me.pem")
+    file.write_text("security.protocol=SASL_SSL\n")
+    with pytest.raises(ConfigError, match=r"no listener has security\.protocol SASL_SSL"):
+        connection_to(config, {"SSL": "h:9093"}, file)
+
+
+def test_address_of_all_interfaces_is_the_loopback() -> None:
+    assert reachable("0.0.0.0:1") == reachable(":1") == "127.0.0.1:1"
+    assert reachable("h:1") == "h:1"
+
+
+def serve(*options: str, directory: Path) -> subprocess.Popen[str]:
+    command = [MILLSTREAM, "serve", "--listen", "127.0.0.1:0", "--data", str(directory / "data")]
+    return subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("workers", [(), ("--workers", "2")], ids=["one", "workers"])
+def test_console_is_served_and_stops_with_the_broker(
+    workers: tuple[str, ...], tmp_path: Path
+) -> None:
+    process = serve("--console", "127.0.0.1:0", *workers, directory=tmp_path)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("millstream is ready on 127.0.0.1:")
+        where = process.stdout.readline()
+        assert where.startswith("console at http://127.0.0.1:")
+        with urllib.request.urlopen(where.split()[-1] + "?format=json") as answer:
+            assert json.load(answer)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_SECONDS) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_address_in_use_stops_the_start(run: Run, tmp_path: Path) -> None:
+    process = serve("--console", "127.0.0.1:0", directory=tmp_path)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        taken = process.stdout.readline().split("//")[1].strip().rstrip("/")
+        second = run("serve", "--data", str(tmp_path / "other"), "--console", taken)
+        assert second.exit_code == 1
+        assert f"cannot listen on {taken}" in second.err
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_console_needs_little_memory(tmp_path: Path) -> None:
+    """Private memory, as far as it differs by the console. The first pages need 3 MB more: their
+    templates are compiled, and a connection is opened."""
+    sizes = []
+    for options in ((), ("--console", "127.0.0.1:0")):
+        process = serve(*options, directory=tmp_path / str(len(sizes)))
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            if options:
+                process.stdout.readline()
+            sizes.append(psutil.Process(process.pid).memory_full_info().uss)
+        finally:
+            process.kill()
+            process.communicate()
+    assert sizes[1] - sizes[0] < MEMORY_BYTES_MAX, sizes
