@@ -58,6 +58,7 @@ COMMANDS = {
     "produce": CommandGroup("Send records to a topic.", USE),
     "consume": CommandGroup("Print a topic's records, and follow it like `tail -f`.", USE),
     "query": CommandGroup("Query topics with SQL.", USE),
+    "watch": CommandGroup("Print the changes of a topic that match, as they come.", USE),
     "group": CommandGroup(
         "Manage consumer and share groups: members, lag, offsets, settings.", USE
     ),

@@ -16,18 +16,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from millstream.query.engine import Query, query
     from millstream.query.fetching import QueryFailed
+    from millstream.query.watching import Change, Watch, WatchFailed, watch
 
-__all__ = ["Query", "QueryFailed", "query"]
+__all__ = ["Change", "Query", "QueryFailed", "Watch", "WatchFailed", "query", "watch"]
+_OF_WATCHES = ("Change", "Watch", "WatchFailed", "watch")
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from millstream.query import engine
+        from millstream.query import engine, watching
     except ImportError as error:
         raise ImportError(
             f"{error}: queries need DuckDB, pip install 'millstream[query]'"
         ) from error
 
-    return getattr(engine, name)
+    return getattr(watching if name in _OF_WATCHES else engine, name)
