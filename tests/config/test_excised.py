@@ -42,8 +42,8 @@ def test_text_is_read_as_it_is_written(offsets: dict[int, set[int]]) -> None:
 
 def test_text_is_short_for_neighbours() -> None:
     offsets = {3: OffsetRanges.of([88]), 0: OffsetRanges.of([5, 17, 18, 19])}
-    assert format_excised(offsets) == "0:5,17-19;3:88"
-    assert parse_excised("0:5;0:6-7,8") == {0: OffsetRanges([(5, 8)])}
+    assert format_excised(offsets) == ("0:5+17-19", "3:88")
+    assert parse_excised(["0:5", "0:6-7+8"]) == {0: OffsetRanges([(5, 8)])}
 
 
 @pytest.mark.parametrize(
@@ -55,16 +55,16 @@ def test_text_is_short_for_neighbours() -> None:
         ("0:7-5", "7-5 is not a range of offsets"),
         ("0:99999999999999999999", "99999999999999999999 is not a range"),
         ("99999999999:1", "99999999999 is not a partition"),
-        ("0:1,,2", "0:1,,2 is not PARTITION:OFFSET"),
+        ("0:1++2", "0:1++2 is not PARTITION:OFFSET"),
     ],
 )
 def test_other_text_is_refused(text: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=r"millstream\.excised\.offsets") as refusal:
-        check_excised(TopicConfig(millstream_excised_offsets=text))
+        check_excised(TopicConfig(millstream_excised_offsets=(text,)))
     assert reason in str(refusal.value)
 
 
 def test_more_than_brokers_keep_is_refused() -> None:
-    text = format_excised({0: OffsetRanges.of(range(0, TEXT_LENGTH_MAX, 2))})
+    items = format_excised({0: OffsetRanges.of(range(0, TEXT_LENGTH_MAX, 2))})
     with pytest.raises(ConfigError, match="excise in parts"):
-        check_excised(TopicConfig(millstream_excised_offsets=text))
+        check_excised(TopicConfig(millstream_excised_offsets=items))

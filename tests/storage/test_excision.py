@@ -45,8 +45,8 @@ class ExcisedStore(CompactedStore):
         self.excisor = Excisor(now_ms=self.clock.now_ms)
 
     def want(self, offsets: Iterable[int]) -> None:
-        text = format_excised({0: OffsetRanges.of(offsets)})
-        self.config = dataclasses.replace(self.config, millstream_excised_offsets=text)
+        items = format_excised({0: OffsetRanges.of(offsets)})
+        self.config = dataclasses.replace(self.config, millstream_excised_offsets=items)
         self.log().update_config(self.config)
 
     def excise(self, *offsets: int) -> LogExcision:

@@ -1,6 +1,8 @@
 """Offsets that a topic must not have any more: the setting `millstream.excised.offsets`.
 
-    0:5,17-19;3:88        partition 0: offsets 5 and 17 to 19; partition 3: offset 88
+    0:5+17-19,3:88        partition 0: offsets 5 and 17 to 19; partition 3: offset 88
+
+It is a list, so that several requests can append to it at once.
 
 Every replica removes the records at these offsets from its log, and does so again for a log that
 was away, restored from a backup, or copied from a replica that had them still. See
@@ -21,7 +23,7 @@ EXCISED = "millstream.excised.offsets"
 TEXT_LENGTH_MAX = 262_144  # of one topic: every broker keeps it in memory, and ZooKeeper too
 PARTITION_MAX = 2**31 - 1
 
-_PART = re.compile(r"(\d+):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
+_ITEM = re.compile(r"(\d+):(\d+(?:-\d+)?(?:\+\d+(?:-\d+)?)*)")
 
 Range = tuple[int, int]
 
@@ -49,7 +51,7 @@ class OffsetRanges:
         return f"OffsetRanges({self})"
 
     def __str__(self) -> str:
-        return ",".join(
+        return "+".join(
             str(first) if first == last else f"{first}-{last}" for first, last in self.ranges
         )
 
@@ -103,19 +105,23 @@ def _merged(ranges: Iterable[Range]) -> Iterator[Range]:
         yield current
 
 
-def parse_excised(text: str) -> dict[int, OffsetRanges]:
+def parse_excised(items: Iterable[str]) -> dict[int, OffsetRanges]:
     """The offsets by partition. Raises `ConfigError`."""
     found: dict[int, OffsetRanges] = {}
-    for part in filter(None, text.split(";")):
-        match = _PART.fullmatch(part.strip())
+    for item in items:
+        match = _ITEM.fullmatch(item)
         if match is None:
-            raise _refusal(f"{_shortened(part)} is not PARTITION:OFFSET,FIRST-LAST,...")
+            raise _refusal(f"{_shortened(item)} is not PARTITION:OFFSET+FIRST-LAST+...")
         partition = int(match[1])
         if partition > PARTITION_MAX:
             raise _refusal(f"{partition} is not a partition")
-        ranges = [_parse_range(each) for each in match[2].split(",")]
-        found[partition] = found.get(partition, OffsetRanges()) | OffsetRanges(ranges)
+        found[partition] = found.get(partition, OffsetRanges()) | parse_ranges(match[2])
     return found
+
+
+def parse_ranges(text: str) -> OffsetRanges:
+    """What `str` makes of ranges. Raises `ConfigError`."""
+    return OffsetRanges(_parse_range(each) for each in text.split("+") if each)
 
 
 def _parse_range(text: str) -> Range:
@@ -126,23 +132,20 @@ def _parse_range(text: str) -> Range:
     return start, end
 
 
-def format_excised(offsets: Mapping[int, OffsetRanges]) -> str:
-    return ";".join(
-        f"{partition}:{ranges}" for partition, ranges in sorted(offsets.items()) if ranges
-    )
+def format_excised(offsets: Mapping[int, OffsetRanges]) -> tuple[str, ...]:
+    return tuple(f"{partition}:{ranges}" for partition, ranges in sorted(offsets.items()) if ranges)
 
 
 def check_excised(config: TopicConfig) -> None:
     """Refuse what is not such a list, or is too long. Raises `ConfigError`."""
-    text = config.millstream_excised_offsets
-    if not text:
-        return
-    if len(text) > TEXT_LENGTH_MAX:
+    items = config.millstream_excised_offsets
+    length = sum(map(len, items)) + len(items)
+    if length > TEXT_LENGTH_MAX:
         raise _refusal(
-            f"it has {len(text)} characters, and at most {TEXT_LENGTH_MAX} are kept: excise in "
+            f"it has {length} characters, and at most {TEXT_LENGTH_MAX} are kept: excise in "
             "parts, and remove from the setting the offsets that all replicas have excised"
         )
-    parse_excised(text)
+    parse_excised(items)
 
 
 def _refusal(reason: str) -> ConfigError:

@@ -301,10 +301,10 @@ class TopicConfig:
         "version of the record's key (version), or that the header millstream-offset is the offset "
         "that the record will get (offset). Otherwise the batch is refused with POLICY_VIOLATION.",
     )
-    millstream_excised_offsets: str = string(
-        "",
+    millstream_excised_offsets: tuple[str, ...] = strings(
+        (),
         ours=True,
-        doc="Offsets whose records every replica removes from its log (0:5,17-19;3:88), and "
+        doc="Offsets whose records every replica removes from its log (0:5+17-19,3:88), and "
         "removes again if they come back from a backup. `millstream excise` adds to them.",
     )
     millstream_verify_compressed: bool = boolean(

@@ -80,7 +80,7 @@ class LogExcision:
 class _Seen(NamedTuple):
     """A log was looked through."""
 
-    setting: str
+    setting: tuple[str, ...]
     generation: int  # a truncated log may copy them again
     grows_from: int  # its end, if it has not got as far as the last offset; else -1
 
@@ -97,7 +97,9 @@ class Excisor:
         self._on_owner = on_owner
         self._now_ms = now_ms
         self._seen: dict[Log, _Seen] = {}
-        self._erased: dict[Log, str] = {}  # the setting for which the journal was erased
+        self._erased: dict[
+            Log, tuple[str, ...]
+        ] = {}  # the setting for which the journal was erased
         self._retry_ms: dict[Log, int] = {}  # not before
 
     def pending(self, logs: list[Log]) -> list[Log]:
@@ -211,7 +213,7 @@ class Excisor:
             run_from_thread(build_versions(log), self._on_owner)
 
 
-def _wanted(log: Log) -> tuple[str, int, OffsetRanges]:
+def _wanted(log: Log) -> tuple[tuple[str, ...], int, OffsetRanges]:
     setting = log.config.millstream_excised_offsets
     return setting, log.generation, parse_excised(setting).get(log.partition, OffsetRanges())
 

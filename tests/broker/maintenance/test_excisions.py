@@ -18,7 +18,7 @@ from millstream.records.record import Record, decode_batch, encode_batch
 from tests.broker.serving import serving
 
 SECRET = b"alice@example.org"
-WANTED = {"millstream.excised.offsets": "0:1,3"}
+WANTED = {"millstream.excised.offsets": "0:1+3"}
 
 
 async def fill(broker: BrokerServer, settings: dict[str, str] | None = None) -> None:
@@ -60,10 +60,10 @@ def test_records_are_removed_and_reported(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path) as broker:
             await fill(broker)
-            await want(broker, "0:1,3")
+            await want(broker, "0:1+3")
             found = await report(broker)
             assert [it.offset for it in await records_of(broker, "t")] == [0, 2, 4]
-            assert found["removed"] == found["offsets"] == "1,3"
+            assert found["removed"] == found["offsets"] == "1+3"
             assert found["isComplete"]
             assert found["topicId"] == str(broker.partitions.find("t", 0).log.topic_id)
             assert [it["baseOffset"] for it in found["segments"]] == [0]

@@ -7,7 +7,7 @@ to the compacted topic `__excisions`, where `millstream excise` collects them fo
     key    replica/<topic id>/<partition>/<broker>           the last look at this log
            removed/<topic id>/<partition>/<broker>/<time>    a look that removed something
     value  {"topic": "orders", "topicId": ..., "partition": 0, "broker": 1, "time": ...,
-            "offsets": "5,17-19", "isComplete": true, "removed": "5,17", "removedRecords": 2,
+            "offsets": "5+17-19", "isComplete": true, "removed": "5+17", "removedRecords": 2,
             "logStartOffset": 0, "logEndOffset": 88,
             "segments": [{"baseOffset": 0, "bytesBefore": ..., "bytesAfter": ...,
                           "sha256Before": ..., "sha256After": ...}]}
