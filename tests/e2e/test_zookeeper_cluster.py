@@ -6,8 +6,9 @@ import contextlib
 import signal
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
@@ -31,9 +32,15 @@ class Brokers:
         self._session_ms = session_ms
         self.running: dict[int, Server] = {}
 
-    def start(self, node_id: int, session_ms: int | None = None) -> Server:
+    def start(
+        self,
+        node_id: int,
+        session_ms: int | None = None,
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> Server:
         former = self.running.get(node_id)
         settings = {
+            **settings,
             "zookeeper.connect": self._hosts,
             "zookeeper.session.timeout.ms": str(session_ms or self._session_ms),
             "zookeeper.connection.timeout.ms": str(int(PATIENCE_SECONDS * 1000)),
@@ -135,6 +142,26 @@ def test_killed_broker_is_back_at_once_when_it_is_restarted(brokers: Brokers) ->
     produce(brokers, 2, 0)
     assert two.stop() == 0
     eventually(lambda: brokers.members(1) == {1})
+
+
+def test_followers_compact_their_logs_too(brokers: Brokers, tmp_path: Path) -> None:
+    settings = {"log.cleaner.backoff.ms": "50"}
+    for node_id in (1, 2):
+        brokers.start(node_id, settings=settings)
+    eventually(lambda: brokers.members(1) == {1, 2})
+    config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "1"}
+    create(brokers, 1, NewTopic("t", 1, replica_assignment=[[1, 2]], config=config))
+    producer = Producer({"bootstrap.servers": brokers.running[1].bootstrap, "acks": "all"})
+    for number in range(20):
+        producer.produce("t", b"first" if number == 0 else b"later", b"key")
+        assert producer.flush(PATIENCE_SECONDS) == 0
+
+    def has_first(node_id: int) -> bool:
+        files = (tmp_path / f"broker-{node_id}" / "t-0").glob("*.log")
+        return any(b"first" in it.read_bytes() for it in files)
+
+    eventually(lambda: not has_first(1))
+    eventually(lambda: not has_first(2))
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from millstream.errors import ApiError, ErrorCode
 if TYPE_CHECKING:
     from millstream.client.cluster import Cluster
 
-SET, DELETE = 0, 1
+SET, DELETE, APPEND = 0, 1, 2
 TOPICS_PER_REQUEST = 50
 
 
@@ -156,6 +156,24 @@ def _same(shown: str | None, given: str) -> bool:
     if shown is None:  # a secret
         return True
     return shown.replace(" ", "").lower() == given.replace(" ", "").lower()
+
+
+def append_to_setting(
+    cluster: Cluster,
+    kind: Resource,
+    name: str,
+    setting: str,
+    items: Sequence[str],
+    *,
+    dry_run: bool = False,
+) -> None:
+    """Add to a setting that is a list, whatever others add at the same time. Raises `ApiError`."""
+    change = {"name": setting, "config_operation": APPEND, "value": ",".join(items)}
+    resource = {"resource_type": int(kind), "resource_name": name, "configs": [change]}
+    fields = {"resources": [resource], "validate_only": dry_run}
+    answer = _ask(cluster, kind, name, "incremental_alter_configs", fields)
+    what = f"cannot add to {setting} of {kind.name.lower()} {name}"
+    _check(answer.responses[0], what, "incremental_alter_configs")
 
 
 def _ask(cluster: Cluster, kind: Resource, name: str, api: str, fields: dict[str, Any]) -> Any:

@@ -63,6 +63,9 @@ COMMANDS = {
         "Manage consumer and share groups: members, lag, offsets, settings.", USE
     ),
     "dlq": CommandGroup("Show, replay and purge dead letters.", USE),
+    "excise": CommandGroup(
+        "Remove records of a key or a predicate from a topic's history, with a receipt.", USE
+    ),
     "queries": CommandGroup(
         "Add, list, remove and test standing queries, which are matched with every event.", USE
     ),

@@ -16,11 +16,12 @@ TIMEOUT_MS = 30_000
 
 @dataclass(frozen=True)
 class NewTopic:
-    """A topic to create, with the broker's default replication factor."""
+    """A topic to create."""
 
     name: str
     partitions: int = BROKER_DEFAULT
     settings: Mapping[str, str] = field(default_factory=dict)
+    replicas: int = BROKER_DEFAULT
 
 
 def create_topics(cluster: Cluster, topics: Sequence[NewTopic]) -> None:
@@ -33,7 +34,7 @@ def create_topics(cluster: Cluster, topics: Sequence[NewTopic]) -> None:
             {
                 "name": topic.name,
                 "num_partitions": topic.partitions,
-                "replication_factor": BROKER_DEFAULT,
+                "replication_factor": topic.replicas,
                 "configs": [{"name": name, "value": it} for name, it in topic.settings.items()],
             }
             for topic in topics

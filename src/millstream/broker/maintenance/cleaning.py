@@ -153,7 +153,7 @@ class CleaningThread:
         return [
             (partition.log, partition.last_stable_offset)
             for partition in self._partitions
-            if partition.offline_error is None
+            if partition.offline_error is None or partition.following is not None
         ]
 
     def _on_loop(self, action: Callable[[], Result]) -> Result:

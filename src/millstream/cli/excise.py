@@ -1,0 +1,376 @@
+"""`millstream excise`: removes records of a key or a predicate from a topic's history, with a
+receipt."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from millstream.cli.cluster import Cluster
+from millstream.cli.failures import CommandFailed, usage_error
+from millstream.cli.letters import dead_letter_topics
+from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
+from millstream.cli.output import console, error_console, note, print_json, print_rows, warn
+from millstream.excision.documents import KEY, WHERE, Job, Receipt, Selector, TopicPlan
+from millstream.excision.history import History
+from millstream.excision.jobs import begin, check_room, finish, replica_states
+from millstream.excision.selection import Access, NothingFound, find_letters, find_topic
+from millstream.excision.verification import verify_receipt
+
+app = typer.Typer(
+    help="Remove records from a topic's history, with a receipt.",
+    rich_markup_mode="rich",
+    add_completion=False,
+    invoke_without_command=True,
+)
+
+Topic = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic.")]
+Key = Annotated[
+    str | None, typer.Option("--key", "-k", help="Records with this key.", show_default=False)
+]
+KeyHex = Annotated[str | None, typer.Option("--key-hex", help="The same for keys of any bytes.")]
+Where = Annotated[
+    str | None,
+    typer.Option(
+        "--where",
+        metavar="SQL",
+        help="Records for which this predicate holds; columns as in `millstream query`.",
+    ),
+]
+Timeout = Annotated[
+    float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait for all replicas.")
+]
+ReceiptFile = Annotated[
+    Path | None, typer.Option("--receipt", metavar="FILE", help="Also write the receipt here.")
+]
+TIMEOUT_SECONDS = 300.0
+
+
+@app.callback()
+def excise(
+    context: typer.Context,
+    topic: Topic = None,
+    key: Key = None,
+    key_hex: KeyHex = None,
+    where: Where = None,
+    reason: Annotated[
+        str, typer.Option("--reason", help="For the receipt: a ticket, the legal basis.")
+    ] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    receipt: ReceiptFile = None,
+    as_json: AsJson = False,
+    bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
+    client_config: ClientConfig = None,
+) -> None:
+    """Remove records of a key, or those for which a predicate holds, from a topic's history.
+
+    First it shows what it would remove, and where: in the topic, and in dead letters of its
+    records. Then every replica rewrites its files; offsets do not change, and readers see a gap.
+    At the end there is a receipt. An interrupted excision goes on by itself, see `resume`.
+
+    [bold]Examples[/bold]
+
+    \b
+      millstream excise --topic orders --key alice --dry-run
+      millstream excise --topic orders --key alice --reason "ticket 4711"
+      millstream excise --topic orders --where "_value->>'$.email' = 'a@example.org'" --yes
+      millstream excise verify receipt-1.json --key alice
+    """
+    if context.invoked_subcommand is not None:
+        return
+    selector = selector_of(key, key_hex, where)
+    if topic is None or selector is None:
+        raise usage_error("name --topic, and one of --key, --key-hex and --where")
+    cluster = Cluster.connect(bootstrap_server, client_config)
+    plans = find(cluster, topic, selector)
+    if dry_run or not as_json:
+        show_plan(plans, selector, as_json=as_json)
+    if dry_run:
+        note("dry run: nothing was removed")
+        return
+    if not yes:
+        confirm(topic, plans)
+    with reported(as_json):
+        job = begin(
+            cluster.protocol, plans, selector, requested_by=requester(cluster), reason=reason
+        )
+        note(f"job {job.id} is durable: the brokers go on by themselves")
+        done = wait(cluster, job, timeout)
+    show_receipt(done, receipt, as_json=as_json)
+
+
+@app.command()
+def resume(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The number of the job.")],
+    timeout: Timeout = TIMEOUT_SECONDS,
+    receipt: ReceiptFile = None,
+    as_json: AsJson = False,
+    bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
+    client_config: ClientConfig = None,
+) -> None:
+    """Wait for a job whose client was interrupted, and write its receipt.
+
+    [bold]Examples[/bold]
+
+    \b
+      millstream excise list
+      millstream excise resume 3f9c01a2b4d6
+    """
+    cluster = Cluster.connect(bootstrap_server, client_config)
+    jobs = History(cluster.protocol).jobs()
+    if job not in jobs:
+        raise usage_error(f"there is no job {job}; see `millstream excise list`")
+    show_receipt(wait(cluster, jobs[job], timeout), receipt, as_json=as_json)
+
+
+@app.command("list")
+def list_jobs(
+    as_json: AsJson = False,
+    bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
+    client_config: ClientConfig = None,
+) -> None:
+    """List all excisions: those that are complete, and those that brokers are working on.
+
+    [bold]Examples[/bold]
+
+    \b
+      millstream excise list
+      millstream excise list --json | jq '.[] | select(.state != "complete")'
+    """
+    cluster = Cluster.connect(bootstrap_server, client_config)
+    kept = History(cluster.protocol)
+    receipts = {it.job.id: it for it in kept.receipts()}
+    rows = [row_of(cluster, job, receipts.get(job.id)) for job in kept.jobs().values()]
+    if as_json:
+        print_json(rows)
+        return
+    columns = {
+        "job": "JOB",
+        "requested": "REQUESTED",
+        "by": "BY",
+        "topic": "TOPIC",
+        "records": "RECORDS",
+        "state": "STATE",
+        "receipt": "RECEIPT",
+    }
+    print_rows(rows, columns, empty="no excisions")
+
+
+@app.command()
+def verify(
+    receipt: Annotated[
+        str, typer.Argument(metavar="RECEIPT", help="A receipt's file, or its number.")
+    ],
+    key: Key = None,
+    key_hex: KeyHex = None,
+    where: Where = None,
+    as_json: AsJson = False,
+    bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
+    client_config: ClientConfig = None,
+) -> None:
+    """Look again: the chain of receipts is intact, and none of the records is there.
+
+    With the key or the predicate it also searches the topic again.
+
+    [bold]Examples[/bold]
+
+    \b
+      millstream excise verify 1
+      millstream excise verify receipt-1.json --key alice
+    """
+    cluster = Cluster.connect(bootstrap_server, client_config)
+    found = load_receipt(cluster, receipt)
+    with searching(f"reading {found.job.topics[0].topic}") as advance:
+        outcome = verify_receipt(
+            cluster.protocol,
+            found,
+            selector=selector_of(key, key_hex, where),
+            access=access_to(cluster),
+            on_progress=advance,
+        )
+    if as_json:
+        print_json({"records_read": outcome.records_read, "problems": outcome.problems})
+    if outcome.problems:
+        raise CommandFailed("; ".join(outcome.problems))
+    if not as_json:
+        console().print(
+            f"receipt {found.number} is intact; read {outcome.records_read:,} records, and none "
+            f"of the {found.job.records:,} is there",
+            markup=False,
+        )
+
+
+def selector_of(key: str | None, key_hex: str | None, where: str | None) -> Selector | None:
+    """Raises `CommandFailed` for more than one, or an empty one: it would select what nobody
+    meant."""
+    given = [it for it in (key, key_hex, where) if it is not None]
+    if len(given) > 1:
+        raise usage_error("give one of --key, --key-hex and --where")
+    if not given:
+        return None
+    if not given[0].strip():
+        raise usage_error("the key or predicate is empty")
+    if where is not None:
+        return Selector(WHERE, where.encode())
+    if key is not None:
+        return Selector(KEY, key.encode())
+    try:
+        return Selector(KEY, bytes.fromhex(given[0]))
+    except ValueError as error:
+        raise usage_error(f"--key-hex {given[0]!r}: {error}") from error
+
+
+def find(cluster: Cluster, topic: str, selector: Selector) -> list[TopicPlan]:
+    cluster.partitions_of(topic)
+    with searching(f"reading {topic}") as advance:
+        plan = find_topic(
+            cluster.protocol, topic, selector, access=access_to(cluster), on_progress=advance
+        )
+    if not plan.records:
+        raise NothingFound(f"no record of {topic} has {selector.describe()}: nothing to remove")
+    letters = [it for it in dead_letter_topics(cluster) if it != topic]
+    with searching("reading dead letters") as advance:
+        return [plan, *find_letters(cluster.protocol, letters, plan, on_progress=advance)]
+
+
+def access_to(cluster: Cluster) -> Access:
+    return Access(cluster.bootstrap_servers, cluster.settings)
+
+
+def requester(cluster: Cluster) -> str:
+    """Who asks: the user of the cluster, if it knows users, and of this machine."""
+    name = cluster.settings.get("sasl.username")
+    try:
+        local = getpass.getuser()
+    except (OSError, KeyError):  # a container may have no name for its user
+        local = "unknown"
+    return f"{name} ({local})" if name else local
+
+
+def confirm(topic: str, plans: Sequence[TopicPlan]) -> None:
+    if not sys.stdin.isatty():
+        raise usage_error("add --yes to remove these records without a question")
+    count = sum(it.records for it in plans)
+    typed = typer.prompt(f"type {topic} to remove {count:,} records for good")
+    if typed != topic:
+        raise CommandFailed("nothing was removed")
+
+
+@contextmanager
+def searching(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on stderr."""
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        console=error_console(),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    ) as bars:
+        task = bars.add_task(what, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
+
+
+@contextmanager
+def reported(as_json: bool) -> Iterator[None]:
+    """Ctrl-C does not stop the brokers: say so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        warn("the brokers go on; see `millstream excise list`")
+        raise
+
+
+def wait(cluster: Cluster, job: Job, timeout: float) -> Receipt:
+    check_room(cluster.protocol, job)
+    with searching("replicas") as advance:
+        return finish(cluster.protocol, job, timeout_seconds=timeout, on_progress=advance)
+
+
+def show_plan(plans: Sequence[TopicPlan], selector: Selector, *, as_json: bool) -> None:
+    rows: list[dict[str, Any]] = [
+        {
+            "topic": plan.topic,
+            "role": plan.role,
+            "partition": place.partition,
+            "records": place.records,
+            "offsets": place.offsets,
+            "searched": f"{place.searched_from}-{place.searched_to - 1}",
+        }
+        for plan in plans
+        for place in plan.places
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    shown = [{**row, "offsets": shortened(row["offsets"])} for row in rows]
+    columns = {
+        "topic": "TOPIC",
+        "role": "WHAT",
+        "partition": "PARTITION",
+        "records": "RECORDS",
+        "offsets": "OFFSETS",
+        "searched": "SEARCHED",
+    }
+    note(f"records to remove: {selector.describe()}")
+    print_rows(shown, columns, empty="nothing")
+
+
+def shortened(text: str, length: int = 50) -> str:
+    return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
+def show_receipt(done: Receipt, file: Path | None, *, as_json: bool) -> None:
+    if file is not None:
+        file.write_bytes(done.to_json() + b"\n")
+    if as_json:
+        print_json(json.loads(done.to_json()))
+        return
+    console().print(
+        f"removed {done.job.records:,} records; receipt {done.number}, sha256 {done.digest}",
+        markup=False,
+    )
+    note("not reached: " + "; ".join(done.not_reached))
+
+
+def row_of(cluster: Cluster, job: Job, receipt: Receipt | None) -> dict[str, Any]:
+    if receipt is None:
+        states = list(replica_states(cluster.protocol, job))
+        state = f"{sum(it.is_done for it in states)} of {len(states)} replicas"
+    else:
+        state = "complete"
+    requested = datetime.fromtimestamp(job.requested_ms / 1000, UTC)
+    return {
+        "job": job.id,
+        "requested": requested.isoformat(timespec="seconds"),
+        "by": job.requested_by,
+        "topic": job.topics[0].topic,
+        "records": job.records,
+        "state": state,
+        "receipt": None if receipt is None else receipt.number,
+    }
+
+
+def load_receipt(cluster: Cluster, name: str) -> Receipt:
+    if name.isdigit():
+        receipts = History(cluster.protocol).receipts()
+        found = next((it for it in receipts if it.number == int(name)), None)
+        if found is None:
+            raise usage_error(f"there is no receipt {name}; see `millstream excise list`")
+        return found
+    try:
+        return Receipt.from_json(Path(name).read_bytes())
+    except OSError as error:
+        raise usage_error(f"cannot read {name}: {error.strerror}") from error

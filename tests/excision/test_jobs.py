@@ -1,0 +1,137 @@
+"""An excision from the request to the receipt, also with clients and brokers that die."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from millstream.client.cluster import Cluster
+from millstream.client.topics import NewTopic, create_topics
+from millstream.errors import ApiError
+from millstream.excision.documents import PlacePlan, Receipt, TopicPlan
+from millstream.excision.history import History
+from millstream.excision.jobs import StillWaiting, begin, finish, replica_states
+from millstream.excision.selection import Access, read_all
+from tests.excision.conftest import ALICE, fill, plan_for
+from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.servers import Server, free_port, start_millstream
+
+
+def run(cluster: Cluster, topic: str, access: Access) -> Receipt:
+    job = begin(cluster, [plan_for(cluster, topic, access)], ALICE, requested_by="test")
+    return finish(cluster, job, timeout_seconds=PATIENCE_SECONDS)
+
+
+def keys_of(cluster: Cluster, topic: str) -> list[bytes | None]:
+    return [
+        record.key
+        for partition in (0, 1)
+        for record, _ in read_all(cluster, topic, partition, 0, 15)
+        if record is not None
+    ]
+
+
+def test_records_go_and_the_receipt_tells_where_they_were(
+    cluster: Cluster, topic: str, access: Access
+) -> None:
+    receipt = run(cluster, topic, access)
+    assert b"alice" not in keys_of(cluster, topic)
+    assert len(keys_of(cluster, topic)) == 20
+    removed = [it for it in receipt.replicas if it["kind"] == "removed"]
+    assert sorted((it["partition"], it["removed"]) for it in removed) == [
+        (0, "0+3+6+9+12"),
+        (1, "1+4+7+10+13"),
+    ]
+    assert all(it["segments"][0]["sha256Before"] for it in removed)
+    assert receipt.job.requested_by == "test"
+    assert receipt.verified_records == 17  # up to the last of the offsets
+
+
+def test_finish_of_another_client_completes_the_job(
+    cluster: Cluster, topic: str, access: Access, server: Server
+) -> None:
+    job = begin(cluster, [plan_for(cluster, topic, access)], ALICE, requested_by="test")
+    with Cluster(server.bootstrap) as other:
+        (found,) = [it for it in History(other).jobs().values() if it.id == job.id]
+        receipt = finish(other, found, timeout_seconds=PATIENCE_SECONDS)
+    assert finish(cluster, job, timeout_seconds=PATIENCE_SECONDS) == receipt
+
+
+def test_two_excisions_at_once_both_get_receipts(
+    cluster: Cluster, topic: str, access: Access, server: Server
+) -> None:
+    """Of the same topic: neither takes the other's offsets from the setting."""
+    plan = plan_for(cluster, topic, access)
+    halves = [
+        TopicPlan(plan.topic, plan.topic_id, plan.role, (place,)) for place in plan.partitions[:2]
+    ]
+
+    def excise(half: TopicPlan) -> Receipt:
+        with Cluster(server.bootstrap) as own:
+            job = begin(own, [half], ALICE, requested_by="test")
+            return finish(own, job, timeout_seconds=PATIENCE_SECONDS)
+
+    with ThreadPoolExecutor(2) as threads:
+        one, two = threads.map(excise, halves)
+    assert one.number != two.number
+    assert b"alice" not in keys_of(cluster, topic)
+
+
+def test_topic_deleted_meanwhile_has_a_receipt_too(
+    cluster: Cluster, topic: str, access: Access
+) -> None:
+    job = begin(cluster, [plan_for(cluster, topic, access)], ALICE, requested_by="test")
+    admin = AdminClient({"bootstrap.servers": access.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result(PATIENCE_SECONDS)
+    create_topics(cluster, [NewTopic(topic, 3)])
+    fill(access.bootstrap_servers, topic)
+    receipt = finish(cluster, job, timeout_seconds=PATIENCE_SECONDS)
+    assert receipt.deleted_topics == (topic,)
+    assert keys_of(cluster, topic).count(b"alice") == 10  # of another topic
+
+
+def test_offsets_that_are_not_there_yet_leave_the_job_open(
+    cluster: Cluster, topic: str, access: Access
+) -> None:
+    plan = plan_for(cluster, topic, access)
+    later = TopicPlan(topic, plan.topic_id, plan.role, (PlacePlan(0, "100", 1, 0, 101),))
+    job = begin(cluster, [later], ALICE, requested_by="test")
+    with pytest.raises(StillWaiting, match=f"{topic}-0 on broker .* millstream excise resume"):
+        finish(cluster, job, timeout_seconds=0.0)
+    assert [it.is_done for it in replica_states(cluster, job)] == [False]
+
+
+def test_plan_that_the_brokers_refuse_leaves_no_job(
+    cluster: Cluster, topic: str, access: Access
+) -> None:
+    plan = plan_for(cluster, topic, access)
+    offsets = "+".join(str(it) for it in range(0, 200_000, 2))
+    long = TopicPlan(topic, plan.topic_id, plan.role, (PlacePlan(0, offsets, 100_000, 0, 200_000),))
+    jobs = set(History(cluster).jobs())
+    with pytest.raises(ApiError, match="excise in parts"):
+        begin(cluster, [long], ALICE, requested_by="test")
+    assert set(History(cluster).jobs()) == jobs
+
+
+def test_broker_killed_in_between_goes_on_after_its_start(tmp_path: Path) -> None:
+    port = free_port()
+    server = start_millstream(tmp_path, {}, port=port)
+    access = Access(server.bootstrap)
+    with Cluster(server.bootstrap) as cluster:
+        create_topics(cluster, [NewTopic("orders", 3)])
+        fill(server.bootstrap, "orders")
+        job = begin(cluster, [plan_for(cluster, "orders", access)], ALICE, requested_by="test")
+    server.kill()
+    server = start_millstream(tmp_path, {}, port=port)
+    try:
+        with Cluster(server.bootstrap) as cluster:
+            receipt = finish(cluster, job, timeout_seconds=PATIENCE_SECONDS)
+            assert receipt.number == 1
+            assert b"alice" not in keys_of(cluster, "orders")
+        files = [it for it in tmp_path.rglob("*") if it.is_file()]
+        assert [it.name for it in files if b"alice@example.org" in it.read_bytes()] == []
+    finally:
+        server.stop()
