@@ -11,3 +11,7 @@ class OperationFailed(MillstreamError):
 
 class InvalidArgument(OperationFailed):
     """What the user wrote makes no sense; nothing was done."""
+
+
+class NotFound(OperationFailed):
+    """There is no such group, topic or transactional id."""

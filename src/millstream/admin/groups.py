@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
-from millstream.admin.errors import OperationFailed
+from millstream.admin.errors import NotFound, OperationFailed
 from millstream.client.cluster import Cluster, CoordinatorKind, check
 from millstream.errors import ApiError, ErrorCode
 from millstream.partitions import TopicPartition
@@ -105,10 +105,10 @@ def find_group(cluster: Cluster, group: str) -> GroupListing:
     raise no_such_group(group, [row.group for row in listed])
 
 
-def no_such_group(group: str, known: Iterable[str]) -> OperationFailed:
+def no_such_group(group: str, known: Iterable[str]) -> NotFound:
     close = get_close_matches(group, list(known), n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    return OperationFailed(f"there is no group {group!r}{hint}")
+    return NotFound(f"there is no group {group!r}{hint}")
 
 
 # Members
@@ -238,16 +238,35 @@ def decode_assignment(content: bytes) -> tuple[TopicPartition, ...]:
 # Offsets
 
 
-def committed_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
-    """What the group has committed, by partition."""
+@dataclass(frozen=True)
+class Committed:
+    """A committed offset, and the text that was committed with it."""
 
-    def attempt() -> dict[TopicPartition, int]:
+    offset: int
+    metadata: str = ""
+
+
+def committed(
+    cluster: Cluster, group: str, *, require_stable: bool = False
+) -> dict[TopicPartition, Committed]:
+    """What the group has committed, by partition; with `require_stable`, after the end of pending
+    transactions."""
+
+    def attempt() -> dict[TopicPartition, Committed]:
         broker_id = cluster.coordinator(CoordinatorKind.GROUP, group)
-        (found,) = _ask_offsets(cluster, broker_id, [group])
+        (found,) = _ask_offsets(cluster, broker_id, [group], require_stable)
         check(found.error_code, f"the offsets of group {group!r}", "offset_fetch")
-        return _offsets_in(found)
+        if require_stable:
+            for code in {it.error_code for topic in found.topics for it in topic.partitions}:
+                check(code, f"the offsets of group {group!r}", "offset_fetch")
+        return _committed_in(found)
 
     return cluster.retrying(attempt)
+
+
+def committed_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
+    """The offsets that the group has committed, by partition."""
+    return {place: it.offset for place, it in committed(cluster, group).items()}
 
 
 def committed_by_group(
@@ -263,23 +282,29 @@ def committed_by_group(
         for first in range(0, len(groups), GROUPS_AT_ONCE):
             for it in _ask_offsets(cluster, broker_id, groups[first : first + GROUPS_AT_ONCE]):
                 if it.error_code is ErrorCode.NONE:
-                    found[str(it.group_id)] = _offsets_in(it)
+                    found[str(it.group_id)] = {
+                        place: one.offset for place, one in _committed_in(it).items()
+                    }
     return found
 
 
-def _ask_offsets(cluster: Cluster, broker_id: int, groups: Sequence[str]) -> Any:
+def _ask_offsets(
+    cluster: Cluster, broker_id: int, groups: Sequence[str], require_stable: bool = False
+) -> Any:
     connection = cluster.connection(broker_id)
     version = connection.version_for("offset_fetch", newest=OFFSET_VERSIONS_MAX)
     asked = [{"group_id": group, "topics": None} for group in groups]
     answer = connection.call(
-        "offset_fetch", {"groups": asked, "require_stable": False}, version=version
+        "offset_fetch", {"groups": asked, "require_stable": require_stable}, version=version
     )
     return answer.groups
 
 
-def _offsets_in(found: Any) -> dict[TopicPartition, int]:
+def _committed_in(found: Any) -> dict[TopicPartition, Committed]:
     return {
-        (str(topic.name), int(it.partition_index)): int(it.committed_offset)
+        (str(topic.name), int(it.partition_index)): Committed(
+            int(it.committed_offset), it.metadata or ""
+        )
         for topic in found.topics
         for it in topic.partitions
         if it.error_code is ErrorCode.NONE and it.committed_offset >= 0
@@ -338,3 +363,18 @@ def delete_group(cluster: Cluster, group: str) -> None:
         raise no_such_group(group, [row.group for row in list_groups(cluster)])
     _check_inactive(code, group)
     check(code, f"group {group!r} cannot be deleted", "delete_groups")
+
+
+def member_counts(cluster: Cluster, listed: Iterable[GroupListing]) -> dict[str, int]:
+    """How many members each group has; groups that cannot be described are left out."""
+    asked: dict[tuple[int, bool], list[str]] = {}
+    for row in listed:
+        asked.setdefault((row.coordinator, row.type == CONSUMER), []).append(row.group)
+    found = {}
+    for (broker_id, is_new), groups in asked.items():
+        api = "consumer_group_describe" if is_new else "describe_groups"
+        fields = {"group_ids": groups} if is_new else {"groups": groups}
+        for it in cluster.ask_broker(broker_id, api, fields).groups:
+            if it.error_code is ErrorCode.NONE:
+                found[str(it.group_id)] = len(it.members)
+    return found

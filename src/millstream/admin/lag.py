@@ -33,6 +33,9 @@ WARN_BELOW_SHARE = 0.2  # of retention.ms: less than this left is worth a warnin
 TOPIC_RESOURCE = 2
 REQUESTS_AT_ONCE = 50
 
+Spot = tuple[str, int, int]
+"""Topic, partition and offset."""
+
 
 @dataclass(frozen=True)
 class PartitionLag:
@@ -85,7 +88,7 @@ class GroupLag:
     lost: int
     partitions: int
     topics: tuple[str, ...]
-    unread: tuple[tuple[str, int, int], ...] = ()  # topic, partition, offset of the oldest unread
+    unread: tuple[Spot, ...] = ()  # the oldest unread record of each partition
 
 
 def group_lag(
@@ -221,44 +224,46 @@ def topic_retention_ms(cluster: Cluster, topics: Iterable[str]) -> dict[str, int
 def timestamps_at(
     cluster: Cluster, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """The timestamp of the record at each offset, or of the next one; some may be missing.
+    """The timestamp of the record at each offset, or of the next one; some may be missing."""
+    found = timestamps_of(cluster, [(*place, offset) for place, offset in offsets.items()])
+    return {(topic, index): timestamp_ms for (topic, index, _), timestamp_ms in found.items()}
 
-    Reads one batch of each partition, with many requests in flight.
+
+def timestamps_of(cluster: Cluster, spots: Iterable[Spot]) -> dict[Spot, int]:
+    """The same, of any number of offsets of each partition.
+
+    Reads one batch for each, with many requests in flight.
     """
-    by_leader, _ = partitions_by_leader(cluster, offsets)
-    found: dict[TopicPartition, int] = {}
+    by_place: dict[TopicPartition, list[Spot]] = {}
+    for spot in spots:
+        by_place.setdefault(spot[:2], []).append(spot)
+    by_leader, _ = partitions_by_leader(cluster, by_place)
+    found: dict[Spot, int] = {}
     for leader, places in by_leader.items():
-        for first in range(0, len(places), REQUESTS_AT_ONCE):
+        wanted = [spot for place in places for spot in by_place[place]]
+        for first in range(0, len(wanted), REQUESTS_AT_ONCE):
             try:
-                found |= _timestamps(
-                    cluster, leader, places[first : first + REQUESTS_AT_ONCE], offsets
-                )
+                found |= _timestamps(cluster, leader, wanted[first : first + REQUESTS_AT_ONCE])
             except OSError:
                 cluster.forget_all()
                 break
     return found
 
 
-def _timestamps(
-    cluster: Cluster,
-    leader: int,
-    places: Sequence[TopicPartition],
-    offsets: Mapping[TopicPartition, int],
-) -> dict[TopicPartition, int]:
+def _timestamps(cluster: Cluster, leader: int, spots: Sequence[Spot]) -> dict[Spot, int]:
     connection = cluster.connection(leader)
     version = connection.version_for("fetch", newest=FETCH_VERSION_MAX)
-    for topic, index in places:
-        asked = fetch_request(topic, index, offsets[topic, index], bytes_max=1)
-        connection.send_fields("fetch", version, asked)
+    for topic, index, offset in spots:
+        connection.send_fields("fetch", version, fetch_request(topic, index, offset, bytes_max=1))
     found = {}
-    for place in places:
+    for spot in spots:
         answer = connection.receive()
         for topic in answer.responses:
             for it in topic.partitions:
                 if it.error_code is ErrorCode.NONE and it.records:
-                    timestamp_ms = timestamp_in(it.records, offsets[place])
+                    timestamp_ms = timestamp_in(it.records, spot[2])
                     if timestamp_ms is not None:
-                        found[place] = timestamp_ms
+                        found[spot] = timestamp_ms
     return found
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from millstream.client.cluster import Cluster
 from millstream.client.producing import RawProducer, WrittenRange
 from millstream.errors import ApiError, ErrorCode, MillstreamError
-from millstream.records.columns import BinaryColumn, partitions_of
+from millstream.records.columns import BinaryColumn, ProducerIdentity, partitions_of
 from millstream.records.compression import Compression
 from millstream.records.record import Record, encode_batch
 
@@ -190,18 +190,30 @@ def send(
     for partition, them in sorted(by_partition.items()):
         for batch in batches(them):
             identity = producer.identity(topic, partition)
-            content = encode_batch(
-                [
-                    Record(at, it.timestamp_ms or now_ms, it.key, it.value, tuple(it.headers))
-                    for at, it in enumerate(batch)
-                ],
-                compression=compression,
-                producer_id=identity.producer_id,
-                producer_epoch=identity.epoch,
-                base_sequence=identity.base_sequence,
-            )
+            content = encode_outgoing(batch, identity, now_ms=now_ms, compression=compression)
             producer.send(topic, partition, content, len(batch))
     return producer.flush()
+
+
+def encode_outgoing(
+    records: Sequence[Outgoing],
+    identity: ProducerIdentity,
+    *,
+    now_ms: int,
+    compression: Compression = Compression.NONE,
+) -> bytes:
+    """A batch of records, of a producer."""
+    return encode_batch(
+        [
+            Record(at, it.timestamp_ms or now_ms, it.key, it.value, tuple(it.headers))
+            for at, it in enumerate(records)
+        ],
+        compression=compression,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch,
+        base_sequence=identity.base_sequence,
+        is_transactional=identity.is_transactional,
+    )
 
 
 def choose_partitions(

@@ -8,7 +8,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
 
-from millstream.admin.errors import InvalidArgument, OperationFailed
+from millstream.admin.errors import InvalidArgument, NotFound, OperationFailed
 from millstream.admin.moments import parse_moment_ms, parse_span_ms, to_ms
 from millstream.admin.offsets import end_offsets, known_topics, offsets_at, start_offsets
 from millstream.client.cluster import Cluster
@@ -100,7 +100,7 @@ def partition_count(cluster: Cluster, topic: str) -> int:
         visible = cluster.retrying(lambda: cluster.refresh(None))
         close = get_close_matches(topic, visible, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise OperationFailed(
+        raise NotFound(
             f"there is no topic {topic!r}, or the user has no right on it (Describe){hint}"
         )
     return len(known[topic].partitions)

@@ -10,23 +10,33 @@ from itertools import islice
 from typing import Annotated, Any
 
 import typer
-from confluent_kafka import TopicPartition
 from rich.text import Text
 
-from millstream.admin.moments import show_moment
-from millstream.cli.cluster import REQUEST_TIMEOUT_S, Cluster, wait_each
-from millstream.cli.formats import decode_text
-from millstream.cli.letters import (
+from millstream.admin import letters as mail
+from millstream.admin.letters import (
     NAME_PREFIX,
     Filter,
     Letter,
+    Position,
     dead_letter_topics,
     read_letters,
     unique,
 )
+from millstream.admin.moments import show_moment
+from millstream.admin.offsets import end_offsets, start_offsets
+from millstream.admin.replay import (
+    Memory,
+    Tally,
+    plan_matching,
+    plan_selected,
+    replay_matching,
+    replay_selected,
+)
+from millstream.admin.values import decode_text
+from millstream.cli.cluster import Cluster
+from millstream.cli.failures import usage_error
 from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
 from millstream.cli.output import console, error_console, note, print_json, print_rows, warn
-from millstream.cli.replay import Memory, Replay, Tally
 from millstream.cli.topic import TopicName
 
 app = typer.Typer(
@@ -96,7 +106,11 @@ def list_topics(
       millstream dlq list --json | jq '[.[].letters] | add'
     """
     cluster = Cluster.connect(bootstrap_server, client_config)
-    rows = [row for topic in dead_letter_topics(cluster, prefix) for row in count(cluster, topic)]
+    rows = [
+        row
+        for topic in dead_letter_topics(cluster.protocol, prefix)
+        for row in count(cluster, topic)
+    ]
     if as_json:
         print_json(rows)
         return
@@ -120,7 +134,7 @@ def count(cluster: Cluster, topic: str) -> list[dict[str, Any]]:
     """The topic's letters by group, source and reason; an empty topic has one row."""
     counted: dict[tuple[str, str, str], dict[str, Any]] = {}
     with progress(cluster, topic) as advance:
-        for letter in read_letters(cluster, topic):
+        for letter in read_letters(cluster.protocol, topic):
             key = (letter.group, letter.source, letter.reason)
             row = counted.setdefault(
                 key,
@@ -169,7 +183,7 @@ def show(
     """
     matches = Filter(group, source, reason, since, until).matcher()
     cluster = Cluster.connect(bootstrap_server, client_config)
-    letters: Iterator[Letter] = filter(matches, read_letters(cluster, topic))
+    letters: Iterator[Letter] = filter(matches, read_letters(cluster.protocol, topic))
     if only_unique:
         letters = unique(letters)
     shown = list(islice(letters, limit))
@@ -183,12 +197,12 @@ def show(
 
 
 def as_dict(letter: Letter) -> dict[str, Any]:
-    record, origin = letter.record, letter.origin
-    key, value = letter.key, record.value()
+    origin, replay_of = letter.origin, letter.replay_of
+    key, value = letter.key, letter.value
     return {
-        "topic": record.topic(),
-        "partition": record.partition(),
-        "offset": record.offset(),
+        "topic": letter.topic,
+        "partition": letter.partition,
+        "offset": letter.offset,
         "written_ms": letter.written_ms,
         "origin": None if origin is None else origin._asdict(),
         "origin_timestamp_ms": int(letter.error("timestamp") or 0) or None,
@@ -197,12 +211,12 @@ def as_dict(letter: Letter) -> dict[str, Any]:
         "message": letter.error("message"),
         "delivery_count": letter.delivery_count,
         "replay_count": letter.replay_count,
+        "replay_of": None if replay_of is None else replay_of._asdict(),
         "has_copy": letter.has_copy,
         "key": None if key is None else decode_text(key),
         "value": None if value is None else decode_text(value),
         "headers": [
-            [name, None if data is None else decode_text(data)]
-            for name, data in record.headers() or []
+            [name, None if data is None else decode_text(data)] for name, data in letter.raw_headers
         ],
     }
 
@@ -212,18 +226,17 @@ def show_letters(letters: list[Letter]) -> None:
     if not letters:
         console().print("no matching dead letters", style="dim")
     for letter in letters:
-        record = letter.record
         origin = (
             "{}[{}]@{}".format(*letter.origin) if letter.origin else "a record of unknown origin"
         )
         deliveries = f", deliveries: {letter.delivery_count}" if letter.delivery_count else ""
         replays = f", replays: {letter.replay_count}" if letter.replay_count else ""
-        heading = Text(f"[{record.partition()}]@{record.offset()}  {origin}", style="bold")
+        heading = Text(f"[{letter.partition}]@{letter.offset}  {origin}", style="bold")
         heading.append(f"  {to_the_second(letter.written_ms)}", style="not bold dim")
         console().print(heading)
         console().print(Text(f"    {letter.group}: {letter.reason}{deliveries}{replays}"))
         console().print(Text(f"    {letter.error('message') or 'no message'}", style="dim"))
-        content = f"{brief(letter.key)}: {brief(record.value())}"
+        content = f"{brief(letter.key)}: {brief(letter.value)}"
         console().print(Text(f"    {content if letter.has_copy else 'without a copy'}"))
 
 
@@ -246,6 +259,15 @@ def replay(
     reason: Reason = None,
     since: Since = None,
     until: Until = None,
+    letter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--letter",
+            metavar="PARTITION:OFFSET",
+            rich_help_panel=WHICH,
+            help="Only this letter; repeatable.",
+        ),
+    ] = None,
     to: Annotated[
         str | None,
         typer.Option("--to", metavar="TOPIC", help="Default: the original topic of each."),
@@ -270,45 +292,33 @@ def replay(
       millstream dlq replay dlq.orders
       millstream dlq replay dlq.orders --execute
       millstream dlq replay dlq.orders --group billing --reason limit --since 2h --execute
+      millstream dlq replay dlq.orders --letter 0:17 --letter 0:21 --execute
       millstream dlq replay dlq.orders --to orders-retry --execute
     """
-    matches = Filter(group, source, reason, since, until).matcher()
+    chosen = Filter(group, source, reason, since, until)
+    if letter and chosen != Filter():
+        raise usage_error("give --letter, or --group, --source, --reason, --since and --until")
+    positions = [Position.parse(it) for it in letter or []]
+    matches = chosen.matcher()
     cluster = Cluster.connect(bootstrap_server, client_config)
     if to is not None:
         cluster.partitions_of(to)
-    tally = run_replay(cluster, topic, to, matches) if execute else plan(cluster, topic, matches)
+    cluster.partitions_of(topic)
+    protocol = cluster.protocol
+    if positions and execute:
+        tally = replay_selected(protocol, topic, positions, target=to)
+    elif positions:
+        tally = plan_selected(protocol, topic, positions)
+    else:
+        with progress(cluster, topic) as advance:
+            if execute:
+                tally = replay_matching(protocol, topic, matches, target=to, advance=advance)
+            else:
+                tally = plan_matching(protocol, topic, matches, advance=advance)
     if as_json:
         print_json({"topic": topic, "executed": execute} | asdict(tally))
         return
     say(tally, execute)
-
-
-def run_replay(
-    cluster: Cluster, topic: str, to: str | None, matches: Callable[[Letter], bool]
-) -> Tally:
-    with progress(cluster, topic) as advance, Replay(cluster, topic, to) as running:
-        running.run(read_letters(cluster, topic), matches, advance)
-    return running.tally
-
-
-def plan(cluster: Cluster, topic: str, matches: Callable[[Letter], bool]) -> Tally:
-    """What a replay would do, without checking whether the original records still exist."""
-    memory = Memory.load(cluster, topic)
-    tally = Tally()
-    with progress(cluster, topic) as advance:
-        for letter in read_letters(cluster, topic):
-            done = memory.was_replayed(letter)
-            if matches(letter):
-                if done:
-                    tally.replayed_before += 1
-                elif memory.is_duplicate(letter):
-                    tally.duplicates += 1
-                else:
-                    tally.sent += 1
-                done = True
-            memory.meet(letter, replayed=done)
-            advance(1)
-    return tally
 
 
 def say(tally: Tally, execute: bool) -> None:
@@ -350,19 +360,15 @@ def purge(
     """
     cluster = Cluster.connect(bootstrap_server, client_config)
     places = [(topic, index) for index in cluster.partitions_of(topic)]
-    starts, ends = cluster.start_offsets(places), cluster.end_offsets(places)
+    starts, ends = start_offsets(cluster.protocol, places), end_offsets(cluster.protocol, places)
     if replayed:
-        memory = Memory.load(cluster, topic)
+        memory = Memory.load(cluster.protocol, topic)
         ends = {place: memory.replayed_below(*place) or 0 for place in places}
-    doomed = {place: ends[place] - starts[place] for place in places if ends[place] > starts[place]}
-    total = sum(doomed.values())
+    doomed = sum(max(0, ends[place] - starts[place]) for place in places)
     if doomed and not yes and sys.stdin.isatty():
-        typer.confirm(f"delete {total} dead letters of {topic} for good?", abort=True)
-    if doomed:
-        request = [TopicPartition(*place, ends[place]) for place in doomed]
-        futures = cluster.admin.delete_records(request, request_timeout=REQUEST_TIMEOUT_S)
-        wait_each(futures, "purging")
-    console().print(f"deleted {total} dead letters of {topic}", markup=False)
+        typer.confirm(f"delete {doomed} dead letters of {topic} for good?", abort=True)
+    deleted = mail.purge(cluster.protocol, topic, ends)
+    console().print(f"deleted {deleted} dead letters of {topic}", markup=False)
 
 
 @contextmanager
@@ -371,7 +377,7 @@ def progress(cluster: Cluster, topic: str) -> Iterator[Callable[[int], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     places = [(topic, index) for index in cluster.partitions_of(topic)]
-    starts, ends = cluster.start_offsets(places), cluster.end_offsets(places)
+    starts, ends = start_offsets(cluster.protocol, places), end_offsets(cluster.protocol, places)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     hidden = not sys.stderr.isatty()
     with Progress(*columns, console=error_console(), transient=True, disable=hidden) as bar:

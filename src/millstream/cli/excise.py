@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from millstream.admin.letters import dead_letter_topics
 from millstream.cli.cluster import Cluster
 from millstream.cli.failures import CommandFailed, usage_error
-from millstream.cli.letters import dead_letter_topics
 from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
 from millstream.cli.output import console, error_console, note, print_json, print_rows, warn
 from millstream.excision.documents import KEY, WHERE, Job, Receipt, Selector, TopicPlan
@@ -239,7 +239,7 @@ def find(cluster: Cluster, topic: str, selector: Selector) -> list[TopicPlan]:
         )
     if not plan.records:
         raise NothingFound(f"no record of {topic} has {selector.describe()}: nothing to remove")
-    letters = [it for it in dead_letter_topics(cluster) if it != topic]
+    letters = [it for it in dead_letter_topics(cluster.protocol) if it != topic]
     with searching("reading dead letters") as advance:
         return [plan, *find_letters(cluster.protocol, letters, plan, on_progress=advance)]
 

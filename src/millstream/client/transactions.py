@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from millstream.client.cluster import Cluster, CoordinatorKind, check
@@ -176,12 +177,17 @@ def commit_offsets(
     transaction: Transaction,
     group_id: str,
     offsets: Mapping[TopicPartition, int],
+    metadata: Mapping[TopicPartition, str] = MappingProxyType({}),
 ) -> None:
     """Commit a group's offsets with the transaction. The group must have no members."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for (topic, partition), offset in offsets.items():
         topics.setdefault(topic, []).append(
-            {"partition_index": partition, "committed_offset": offset, "committed_metadata": ""}
+            {
+                "partition_index": partition,
+                "committed_offset": offset,
+                "committed_metadata": metadata.get((topic, partition), ""),
+            }
         )
     answer = cluster.ask_coordinator(
         CoordinatorKind.GROUP,

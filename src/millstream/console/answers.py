@@ -25,6 +25,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from millstream.admin.errors import NotFound
 from millstream.client.cluster import Cluster
 from millstream.client.rights import RESOURCES
 from millstream.console import live as streams
@@ -118,6 +119,8 @@ def explain(error: Exception) -> Failure:
         return Failure(503, "The cluster cannot be reached", str(error), type(error).__name__)
     if isinstance(error, ConfigError):
         return Failure(502, "The connection is not set up correctly", str(error))
+    if isinstance(error, NotFound):
+        return Failure(404, "Not found", str(error))
     if isinstance(error, MillstreamError):
         return Failure(400, "That is not possible", str(error))
     return Failure(500, "The console has a fault", "See its log for details.")

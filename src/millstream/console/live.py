@@ -109,11 +109,11 @@ class Feed:
         """The parts, and every change of them."""
         seen = 0
         while True:
-            changed = self._changed
+            changed, newest = self._changed, self._version
             for version, content in sorted(self._versions.values()):
                 if version > seen:
                     yield content
-            seen = self._version
+            seen = newest  # what changed while it was sent comes next
             if self._changed is not changed:
                 continue
             with contextlib.suppress(TimeoutError):

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Message
 
+from millstream.admin.letters import Letter
 from millstream.cli.cluster import Cluster
 from millstream.cli.consume import Start, read_beside
-from millstream.cli.letters import Letter
 from millstream.cli.shop.history import COLUMNS, Rows
 from millstream.cli.shop.pipelines import (
     LARGE_AMOUNT,
@@ -188,7 +188,9 @@ def read_made(address: str, store: Path) -> Made:
         "customers": view_rows(store),
     }
     has_letters = orders.dead_letters in cluster.metadata().topics
-    letters = map(Letter, read_topic(cluster, orders.dead_letters) if has_letters else ())
+    letters = map(
+        Letter.of_message, read_topic(cluster, orders.dead_letters) if has_letters else ()
+    )
     origins = [it.origin for it in letters if it.origin is not None]
     return Made(rows, {(it.partition, it.offset) for it in origins})
 

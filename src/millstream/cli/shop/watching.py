@@ -17,8 +17,8 @@ from typing import NamedTuple
 from confluent_kafka import Message
 
 from millstream.admin.groups import committed_offsets
+from millstream.admin.letters import Letter
 from millstream.cli.cluster import Cluster
-from millstream.cli.letters import Letter
 from millstream.cli.shop import sales_2
 from millstream.cli.shop.pipelines import (
     alerts,
@@ -191,7 +191,7 @@ class Desk(threading.Thread):
             self.last_frauds.append("{customer}: {tries} small, then {amount:,}".format(**found))
         elif message.key() not in self._seen:  # a batch that runs again writes its letters again
             self._seen.add(message.key())
-            letter = Letter(message)
+            letter = Letter.of_message(message)
             self.reasons[letter.reason] += 1
             self.last_letters.append(letter.error("message") or letter.reason)
 

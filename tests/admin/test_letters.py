@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Message
 
-from millstream.cli.failures import CommandFailed
-from millstream.cli.letters import Filter, Letter, Origin, unique
+from millstream.admin.errors import InvalidArgument
+from millstream.admin.letters import Filter, Letter, Origin, unique
 
 DEFAULTS = {"topic": "orders", "partition": "1", "offset": "17", "group": "billing"}
 
@@ -16,7 +16,7 @@ def letter(
 ) -> Letter:
     named = {name.replace("_", "."): text for name, text in (DEFAULTS | errors).items()}
     headers = [(f"__dlq.errors.{name}", text.encode()) for name, text in named.items()]
-    return Letter(
+    return Letter.of_message(
         Message(topic="dlq.orders", value=value, headers=headers, timestamp=(1, written_ms))
     )
 
@@ -30,11 +30,11 @@ def test_letter_says_where_the_record_was() -> None:
 
 def test_letter_of_a_record_that_failed_twice_speaks_of_the_last_failure() -> None:
     headers = [("__dlq.errors.group", b"first"), ("__dlq.errors.group", b"second")]
-    assert Letter(Message(headers=headers)).group == "second"
+    assert Letter.of_message(Message(headers=headers)).group == "second"
 
 
 def test_record_without_headers_is_a_letter_of_unknown_origin() -> None:
-    plain = Letter(Message(topic="dlq.orders", value=b"v"))
+    plain = Letter.of_message(Message(topic="dlq.orders", value=b"v"))
     assert plain.origin is None
     assert (plain.source, plain.group, plain.reason) == ("unknown", "unknown", "unknown")
     assert (plain.delivery_count, plain.replay_count) == (None, 0)
@@ -56,7 +56,7 @@ def test_letter_has_a_copy_if_it_has_anything_of_the_record() -> None:
     assert letter().has_copy
     assert not letter(value=None).has_copy
     headers = [("__dlq.errors.topic", b"orders"), ("trace", b"1")]
-    assert Letter(Message(headers=headers)).has_copy
+    assert Letter.of_message(Message(headers=headers)).has_copy
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,11 @@ def test_filter_takes_letters_that_fulfil_all_conditions(condition: Filter, matc
 
 
 def test_filter_refuses_a_partition_that_is_no_number() -> None:
-    with pytest.raises(CommandFailed, match="TOPIC:PARTITION"):
+    with pytest.raises(InvalidArgument, match="TOPIC:PARTITION"):
         Filter(source="orders:x").matcher()
 
 
 def test_unique_keeps_the_first_letter_about_a_failure() -> None:
     letters = [letter(value=b"1"), letter(value=b"2"), letter(offset="18"), letter(group="audit")]
     kept = list(unique(iter(letters)))
-    assert [it.record.value() for it in kept] == [b"1", b"v", b"v"]
+    assert [it.value for it in kept] == [b"1", b"v", b"v"]

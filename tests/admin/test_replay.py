@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.cli.replay import MEMORY_TEXT_MAX, PartitionMemory
+from millstream.admin.replay import MEMORY_TEXT_MAX, PartitionMemory
 
 
 def after(*steps: tuple[int, bool], memory: PartitionMemory | None = None) -> PartitionMemory:

@@ -1,0 +1,434 @@
+"""Replays dead letters: each is sent to its topic once, even if the replay is repeated.
+
+What was sent is remembered as the offsets that the group `millstream-dlq-replay` has committed in
+the dead-letter topic: the committed offset is the first letter not replayed yet, and its metadata
+has the replayed ones behind it (a filter leaves holes), as a compressed bit map. A chunk of records
+and the offsets that remember it are one transaction of a producer that every replay of the topic
+shares, so a replay that was interrupted, or two at a time, send nothing twice. The memory lasts as
+long as the cluster keeps the offsets of an empty group (offsets.retention.minutes, 7 days), which
+is as long as it keeps letters by default.
+
+A replayed record has the key, value and headers of the letter, and so its history: the headers
+`__dlq.errors.*` of its failures, `__dlq.replay.count` and `__dlq.replay.of`, the letter: if it
+fails again, its next letter names this one. A letter that has only headers takes the record from
+where it was, if it is still there and has the time that the letter says. The timestamp is that of
+the replay: with its old one retention might delete it at once.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import time
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Self
+
+from millstream.admin.errors import OperationFailed
+from millstream.admin.groups import committed
+from millstream.admin.letters import (
+    REPLAY_COUNT,
+    REPLAY_OF,
+    Letter,
+    Origin,
+    Position,
+    read_letter,
+    read_letters,
+    unlimited_reader,
+)
+from millstream.admin.outgoing import (
+    ANY_PARTITION,
+    Outgoing,
+    batches,
+    choose_partitions,
+    encode_outgoing,
+)
+from millstream.admin.reading import ReadRecord, State
+from millstream.admin.reset import partition_count
+from millstream.client.cluster import Cluster
+from millstream.client.producing import RawProducer
+from millstream.client.transactions import FENCED, commit_offsets
+from millstream.errors import ApiError, ErrorCode, MillstreamError
+from millstream.partitions import TopicPartition
+
+MEMORY_GROUP = "millstream-dlq-replay"
+MEMORY_TEXT_MAX = 4000  # offset.metadata.max.bytes is 4096 by default
+CHUNK_RECORDS = 1000
+TRANSACTION_TIMEOUT_MS = 60_000
+
+
+@dataclass
+class PartitionMemory:
+    """The replayed letters of one partition, learned while they are read in order."""
+
+    done_below: int = 0  # as committed: all letters below were replayed
+    done: set[int] = field(default_factory=set)
+    first_open: int | None = None  # the first letter met that was not replayed
+    position: int = 0  # behind the last letter met
+
+    def contains(self, offset: int) -> bool:
+        return offset < self.done_below or offset in self.done
+
+    def meet(self, offset: int, *, replayed: bool) -> None:
+        """Record this letter as replayed or not, in reading order."""
+        self.position = offset + 1
+        if replayed:
+            self.done.add(offset)
+        elif self.first_open is None:
+            self.first_open = offset
+
+    def mark(self, offset: int) -> None:
+        """Record this letter as replayed, without having met those before it."""
+        self.done.add(offset)
+
+    def encode(self) -> tuple[int, str]:
+        """The offset to commit and its metadata."""
+        base = self.first_open if self.first_open is not None else self.position
+        base = max(base, self.done_below)
+        bits = 0
+        for offset in self.done:
+            if offset >= base:
+                bits |= 1 << (offset - base)
+        if not bits:
+            return base, ""
+        packed = zlib.compress(bits.to_bytes((bits.bit_length() + 7) // 8, "little"), 9)
+        return base, base64.b64encode(packed).decode()
+
+    @classmethod
+    def decode(cls, base: int, metadata: str) -> PartitionMemory:
+        if not metadata:
+            return cls(base)
+        bits = int.from_bytes(zlib.decompress(base64.b64decode(metadata)), "little")
+        ones = (index for index in range(bits.bit_length()) if bits >> index & 1)
+        return cls(base, {base + index for index in ones})
+
+
+class Memory:
+    """The replayed letters of a dead-letter topic."""
+
+    def __init__(self, partitions: dict[TopicPartition, PartitionMemory] | None = None) -> None:
+        self._partitions = partitions or {}
+        self._replayed: set[Origin] = set()
+
+    @classmethod
+    def load(cls, cluster: Cluster, topic: str) -> Memory:
+        return cls(
+            {
+                place: PartitionMemory.decode(it.offset, it.metadata)
+                for place, it in committed(cluster, MEMORY_GROUP, require_stable=True).items()
+                if place[0] == topic
+            }
+        )
+
+    def was_replayed(self, letter: Letter) -> bool:
+        return self._of(letter).contains(letter.offset)
+
+    def is_duplicate(self, letter: Letter) -> bool:
+        """Whether another letter of the same failure was replayed; a crash can write two."""
+        return letter.origin in self._replayed
+
+    def meet(self, letter: Letter, *, replayed: bool) -> None:
+        """Record this letter as replayed or not, in reading order."""
+        self._of(letter).meet(letter.offset, replayed=replayed)
+        self._remember(letter, replayed)
+
+    def mark(self, letter: Letter) -> None:
+        """Record this letter alone as replayed."""
+        self._of(letter).mark(letter.offset)
+        self._remember(letter, True)
+
+    def _remember(self, letter: Letter, replayed: bool) -> None:
+        if replayed and letter.origin is not None:
+            self._replayed.add(letter.origin)
+
+    def offsets(self) -> dict[TopicPartition, tuple[int, str]]:
+        """The offsets to commit, with metadata. Raises `OperationFailed` if they do not fit."""
+        places = {}
+        for (topic, index), memory in self._partitions.items():
+            base, metadata = memory.encode()
+            if len(metadata) > MEMORY_TEXT_MAX:
+                raise OperationFailed(
+                    f"the replayed letters of {topic}[{index}] are too scattered to be remembered; "
+                    f"replay or purge what comes before offset {memory.position} first"
+                )
+            places[topic, index] = (base, metadata)
+        return places
+
+    def replayed_below(self, topic: str, index: int) -> int | None:
+        """The first letter not replayed yet; None if none was replayed."""
+        memory = self._partitions.get((topic, index))
+        return None if memory is None else memory.done_below
+
+    def _of(self, letter: Letter) -> PartitionMemory:
+        return self._partitions.setdefault(letter.place, PartitionMemory())
+
+
+@dataclass
+class Tally:
+    """The result of a replay, or of a dry run."""
+
+    sent: int = 0
+    replayed_before: int = 0
+    duplicates: int = 0
+    originals_gone: int = 0
+
+
+class Originals:
+    """Reads the original records of letters without a copy."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def find(self, letter: Letter) -> ReadRecord | None:
+        """The record that failed; None if it is gone, or if its offset has become another's, which
+        it does in a topic that was deleted and recreated."""
+        origin = letter.origin
+        if origin is None:
+            return None
+        try:
+            record = unlimited_reader(self._cluster, origin.topic).one(
+                origin.partition, origin.offset
+            )
+        except ApiError as error:
+            if error.code in (
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ):
+                return None
+            raise
+        if record is None or record.state is State.ABORTED:
+            return None
+        if letter.failed_ms not in (None, record.timestamp_ms):
+            return None
+        return record
+
+
+class Replay:
+    """Sends letters in transactions; use it as a context, and `run` or `send_each` inside."""
+
+    def __init__(self, cluster: Cluster, topic: str, target: str | None = None) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._target = target
+        self._originals = Originals(cluster)
+        self._partition_counts: dict[str, int] = {}
+        self._chunk: dict[str, list[Outgoing]] = {}
+        self._chunk_size = 0
+        self._is_open = False
+        self.tally = Tally()
+
+    def __enter__(self) -> Self:
+        """A new producer aborts an earlier replay of this topic and fences it."""
+        self._producer = RawProducer(self._cluster, purpose="replay")
+        self._producer.begin(f"{MEMORY_GROUP}-{self._topic}", TRANSACTION_TIMEOUT_MS)
+        self.memory = Memory.load(self._cluster, self._topic)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._commit()
+        else:
+            self._abort()
+
+    def run(
+        self,
+        letters: Iterable[Letter],
+        matches: Callable[[Letter], bool],
+        advance: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """Send matching letters that were not sent before."""
+        for letter in letters:
+            done = self.memory.was_replayed(letter)
+            if matches(letter):
+                if done:
+                    self.tally.replayed_before += 1
+                elif self.memory.is_duplicate(letter):
+                    self.tally.duplicates += 1
+                    done = True
+                else:
+                    done = self._send(letter)
+            self.memory.meet(letter, replayed=done)
+            if self._chunk_size == CHUNK_RECORDS:
+                self._commit()
+            advance(1)
+
+    def send_each(self, letters: Iterable[Letter]) -> None:
+        """Send just these letters, unless they were sent before."""
+        for letter in letters:
+            if self.memory.was_replayed(letter):
+                self.tally.replayed_before += 1
+            elif self._send(letter):
+                self.memory.mark(letter)
+            if self._chunk_size == CHUNK_RECORDS:
+                self._commit()
+
+    def _send(self, letter: Letter) -> bool:
+        record = outgoing(letter, None)
+        if not letter.has_copy:
+            original = self._originals.find(letter)
+            if original is None:
+                self.tally.originals_gone += 1
+                return False
+            record = outgoing(letter, original)
+        target, partition = self._destination(letter)
+        self._chunk.setdefault(target, []).append(replace(record, partition=partition))
+        self._chunk_size += 1
+        self.tally.sent += 1
+        return True
+
+    def _destination(self, letter: Letter) -> tuple[str, int]:
+        """The record's own partition, or by its key in another topic."""
+        if self._target is not None:
+            return self._target, ANY_PARTITION
+        if letter.origin is None:
+            raise OperationFailed(
+                f"{letter.topic}[{letter.partition}]@{letter.offset} has no original topic in its "
+                "headers; set --to TOPIC"
+            )
+        topic, index = letter.origin.topic, letter.origin.partition
+        count = self._count(topic)
+        return topic, index if index < count else ANY_PARTITION
+
+    def _count(self, topic: str) -> int:
+        if topic not in self._partition_counts:
+            self._partition_counts[topic] = partition_count(self._cluster, topic)
+        return self._partition_counts[topic]
+
+    def _commit(self) -> None:
+        """Send the chunk and the offsets that remember it, in one transaction."""
+        if not self._chunk_size:
+            return
+        try:
+            offsets = self.memory.offsets()
+            self._write_chunk()
+            assert self._producer.transaction is not None
+            commit_offsets(
+                self._cluster,
+                self._producer.transaction,
+                MEMORY_GROUP,
+                {place: offset for place, (offset, _) in offsets.items()},
+                metadata={place: metadata for place, (_, metadata) in offsets.items()},
+            )
+            self._producer.end(commit=True)
+            self._is_open = False
+        except MillstreamError as error:
+            self._abort()
+            if isinstance(error, ApiError) and error.code in FENCED:
+                raise OperationFailed(f"another replay of {self._topic} has taken over") from None
+            raise
+        self._chunk, self._chunk_size = {}, 0
+
+    def _write_chunk(self) -> None:
+        now_ms = round(time.time() * 1000)
+        chosen = {
+            (topic, index): records
+            for topic, its in self._chunk.items()
+            for index, records in choose_partitions(its, self._count(topic), topic).items()
+        }
+        self._is_open = True
+        self._producer.join(chosen, MEMORY_GROUP)
+        for (topic, index), records in chosen.items():
+            for batch in batches(records):
+                identity = self._producer.identity(topic, index)
+                content = encode_outgoing(batch, identity, now_ms=now_ms)
+                self._producer.send(topic, index, content, len(batch))
+        self._producer.flush()
+
+    def _abort(self) -> None:
+        """Abort the current chunk. If that fails, the next replay aborts it."""
+        self._chunk, self._chunk_size = {}, 0
+        if self._is_open:
+            self._is_open = False
+            with contextlib.suppress(MillstreamError, OSError):
+                self._producer.end(commit=False)
+
+
+def outgoing(letter: Letter, original: ReadRecord | None) -> Outgoing:
+    """The record to send: the letter's copy or the original, with the headers of its failure, the
+    replay count and the letter's place."""
+    key, value, headers = letter.key, letter.value, list(letter.raw_headers)
+    count = letter.replay_count
+    if original is not None:
+        own = [(it.name, it.value) for it in original.headers]
+        counts = [value for name, value in own if name == REPLAY_COUNT and value]
+        count = int(counts[-1]) if counts and counts[-1].isdigit() else 0
+        key, value, headers = original.key, original.value, own + headers
+    kept = [(name, it) for name, it in headers if name not in (REPLAY_COUNT, REPLAY_OF)]
+    place = f"{letter.topic}/{letter.position}"
+    kept += [(REPLAY_COUNT, str(count + 1).encode()), (REPLAY_OF, place.encode())]
+    return Outgoing(value, key, kept)
+
+
+# What both the command line and the console do
+
+
+def replay_matching(
+    cluster: Cluster,
+    topic: str,
+    matches: Callable[[Letter], bool],
+    *,
+    target: str | None = None,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Tally:
+    """Send all letters that match and were not sent before."""
+    with Replay(cluster, topic, target) as running:
+        running.run(read_letters(cluster, topic), matches, advance)
+    return running.tally
+
+
+def replay_selected(
+    cluster: Cluster, topic: str, positions: Iterable[Position], *, target: str | None = None
+) -> Tally:
+    """Send these letters, except for those that were sent before."""
+    letters = [read_letter(cluster, topic, it) for it in dict.fromkeys(positions)]
+    with Replay(cluster, topic, target) as running:
+        running.send_each(letters)
+    return running.tally
+
+
+def plan_matching(
+    cluster: Cluster,
+    topic: str,
+    matches: Callable[[Letter], bool],
+    *,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Tally:
+    """What `replay_matching` would do, without checking whether original records still exist."""
+    memory = Memory.load(cluster, topic)
+    tally = Tally()
+    for letter in read_letters(cluster, topic):
+        done = memory.was_replayed(letter)
+        if matches(letter):
+            if done:
+                tally.replayed_before += 1
+            elif memory.is_duplicate(letter):
+                tally.duplicates += 1
+            else:
+                tally.sent += 1
+            done = True
+        memory.meet(letter, replayed=done)
+        advance(1)
+    return tally
+
+
+def plan_selected(cluster: Cluster, topic: str, positions: Iterable[Position]) -> Tally:
+    """What `replay_selected` would do; it does check the original records."""
+    memory = Memory.load(cluster, topic)
+    originals = Originals(cluster)
+    tally = Tally()
+    for position in dict.fromkeys(positions):
+        letter = read_letter(cluster, topic, position)
+        if memory.was_replayed(letter):
+            tally.replayed_before += 1
+        elif not letter.has_copy and originals.find(letter) is None:
+            tally.originals_gone += 1
+        else:
+            tally.sent += 1
+    return tally
