@@ -9,8 +9,7 @@ from random import Random
 import pytest
 
 from millstream.archive.manifest import ArchiveError
-from millstream.archive.places import LocalPlace, check_path, open_place
-from millstream.errors import ConfigError
+from millstream.archive.places import LocalPlace, open_place
 from millstream.testing.filesystem import MemoryFileSystem
 from tests.archive.scenes import CuttingFileSystem, PowerCut
 
@@ -98,18 +97,3 @@ def test_bucket_that_is_not_there_is_named(bucket: str) -> None:
     place = open_place(bucket.replace("s3://", "s3://no-such-"))
     with pytest.raises(ArchiveError, match="cannot write no-such-"), place.create(ONE) as output:
         output.write(b"x")
-
-
-@pytest.mark.parametrize(
-    ("path", "problem"),
-    [
-        ("ftp://host/x", "has the scheme ftp"),
-        ("s3:///x", "names no bucket"),
-        ("s3://key:secret@bucket/x", "must not contain credentials"),
-        ("s3://bucket/x?regoin=eu", "unknown parameter regoin"),
-    ],
-)
-def test_impossible_path_is_refused(path: str, problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem) as caught:
-        check_path(path)
-    assert "secret" not in str(caught.value)

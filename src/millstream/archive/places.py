@@ -19,15 +19,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 from millstream.archive.manifest import ArchiveError
-from millstream.errors import ConfigError
+from millstream.config.archive import check_archive_path
 from millstream.storage.filesystem import FileSystem, OsFileSystem, write_fully
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 TEMPORARY_SUFFIX = ".tmp"
-BUCKET_SCHEMES = ("s3",)
-S3_PARAMETERS = ("region", "endpoint_override", "scheme", "force_virtual_addressing")
 CONNECT_TIMEOUT_SECONDS = 10.0
 REQUEST_TIMEOUT_SECONDS = 30.0
 ATTEMPTS_MAX = 3
@@ -71,35 +69,9 @@ class Place(Protocol):
         """A `pyarrow.fs.FileSystem`."""
 
 
-def check_path(path: str) -> None:
-    """Raises `ConfigError` if there can be no archive there. Imports and opens nothing."""
-    if "://" not in path:
-        return
-    parts = urlsplit(path)
-    if parts.scheme == "file":
-        return
-    if parts.scheme not in BUCKET_SCHEMES:
-        raise ConfigError(
-            f"millstream.archive.path has the scheme {parts.scheme}; use a directory or s3://"
-        )
-    if parts.username or parts.password:
-        raise ConfigError(
-            "millstream.archive.path must not contain credentials: set AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, or a profile"
-        )
-    if not parts.hostname:
-        raise ConfigError("millstream.archive.path names no bucket: s3://bucket/prefix")
-    for name, _ in parse_qsl(parts.query):
-        if name not in S3_PARAMETERS:
-            raise ConfigError(
-                f"millstream.archive.path has the unknown parameter {name}; "
-                f"there are {', '.join(S3_PARAMETERS)}"
-            )
-
-
 def open_place(path: str, fs: FileSystem | None = None) -> Place:
     """The archive at that path. Connects to nothing yet."""
-    check_path(path)
+    check_archive_path(path)
     parts = urlsplit(path)
     if "://" not in path or parts.scheme == "file":
         directory = path if "://" not in path else parts.path

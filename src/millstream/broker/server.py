@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from millstream.broker import handlers, optional
+from millstream.broker.archiving.archiving import Archiving
 from millstream.broker.backlog.backlog import BacklogPolicies
 from millstream.broker.coordinators.registry import Coordinators
 from millstream.broker.maintenance.cleaning import CleaningThread
@@ -200,6 +201,7 @@ class BrokerServer:
         self._undo.push_async_callback(self._stop_serving)
         self._start_maintenance()
         self.backlog.start()
+        self.archiving.start()
         if not self.directories.clean:
             # It forgets what was lost, before others can write something else to that place.
             await self.coordinators.share_state_loaded()
@@ -297,6 +299,13 @@ class BrokerServer:
             tasks=self.tasks,
             clock=self.clock,
         )
+        self.archiving = Archiving(
+            metadata=self.metadata,
+            configs=self.configs,
+            partitions=self.partitions,
+            tasks=self.tasks,
+            clock=self.clock,
+        )
         self.services = self._services()
         self._open_audit()
         config = self.config
@@ -377,6 +386,7 @@ class BrokerServer:
             fetch_sessions=FetchSessionCache(self.config.max_incremental_fetch_session_cache_slots),
             produce_templates=produce_templates,
             backlog=self.backlog,
+            archiving=self.archiving,
             load=Load(),
             tasks=self.tasks,
             turn=self.turn,
@@ -509,6 +519,7 @@ class BrokerServer:
         if self._audit is not None:  # of the last requests
             await self._audit.close()
         await self.tasks.cancel()
+        await self.archiving.stop()
 
     def log_counters(self) -> None:
         """Log one line of counters."""

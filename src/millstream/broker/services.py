@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from millstream.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
+    from millstream.broker.archiving.archiving import Archiving
     from millstream.broker.backlog.backlog import BacklogPolicies
     from millstream.broker.backlog.budget import HoldBudget
     from millstream.broker.coordinators.registry import Coordinators
@@ -88,6 +89,7 @@ class Services:
     fetch_sessions: FetchSessionCache
     produce_templates: ProduceTemplates
     backlog: BacklogPolicies
+    archiving: Archiving
     load: Load
     tasks: Tasks
     turn: Turn

@@ -30,6 +30,7 @@ CLEANUP_POLICIES = ("compact", "delete")
 RETAIN, DROP, HOLD, REJECT = "retain", "drop", "hold", "reject"
 BACKLOG_POLICIES = (RETAIN, DROP, HOLD, REJECT)
 NO_BOUND = -1
+AS_RETENTION = -2  # of local.retention.*: as retention.*
 
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
@@ -124,15 +125,15 @@ class TopicConfig:
         -2,
         low=-2,
         synonyms=("log.local.retention.bytes",),
-        doc="Bytes kept locally under tiered storage, which Millstream does not have; -2 means "
-        "retention.bytes.",
+        doc="Delete the oldest archived segments of a partition from the broker beyond this size; "
+        "-2: as retention.bytes. Segments that are not archived yet stay.",
     )
     local_retention_ms: int = long(
         -2,
         low=-2,
         synonyms=("log.local.retention.ms",),
-        doc="Time kept locally under tiered storage, which Millstream does not have; -2 means "
-        "retention.ms.",
+        doc="Delete archived segments from the broker whose newest record is older than this; -2: "
+        "as retention.ms. Segments that are not archived yet stay.",
     )
     max_compaction_lag_ms: int = long(
         LONG_MAX,
@@ -189,13 +190,18 @@ class TopicConfig:
         doc="Allocate a segment's file in full when it is created.",
     )
     remote_log_copy_disable: bool = boolean(
-        False, doc="Stop copying to tiered storage, which Millstream does not have."
+        False,
+        doc="Archive nothing more. What is archived stays readable; retention.* apply to the "
+        "segments on the broker.",
     )
     remote_log_delete_on_disable: bool = boolean(
-        False, doc="Delete from tiered storage when it is disabled; Millstream has none."
+        False,
+        doc="Without effect: the archive stays where it is when remote.storage.enable is disabled.",
     )
     remote_storage_enable: bool = boolean(
-        False, doc="Tiered storage; not supported, so true is refused."
+        False,
+        doc="Archive closed segments as Parquet at the broker's millstream.archive.path. Consumers "
+        "read archived records as all others; local.retention.* may then be short.",
     )
     retention_bytes: int = long(
         -1,
@@ -313,6 +319,24 @@ class TopicConfig:
         synonyms=("millstream.verify.compressed",),
         doc="Decompress every compressed batch on arrival and check its records.",
     )
+
+    @property
+    def is_archived(self) -> bool:
+        """Whether segments must be archived before they are deleted or compacted."""
+        return self.remote_storage_enable and not self.remote_log_copy_disable
+
+    @property
+    def local_bytes_max(self) -> int:
+        """Of the segments on the broker; -1: no limit."""
+        if not self.is_archived or self.local_retention_bytes == AS_RETENTION:
+            return self.retention_bytes
+        return self.local_retention_bytes
+
+    @property
+    def local_ms_max(self) -> int:
+        if not self.is_archived or self.local_retention_ms == AS_RETENTION:
+            return self.retention_ms
+        return self.local_retention_ms
 
     @property
     def compact(self) -> bool:

@@ -34,6 +34,7 @@ class Candidate(NamedTuple):
     log: Log
     high_watermark: int  # nothing from here on goes
     on_removed: Callable[[], None]  # called on the owner's thread: the log's start has moved
+    archived_offset: int | None = None  # only what is below it may expire; None: no archive
 
 
 class Expired(NamedTuple):
@@ -115,17 +116,26 @@ def _expired(candidate: Candidate, now_ms: int) -> Expired:
         if following.base_offset > log.log_start_offset:
             break
         count += 1  # all of it lies before the log's start
-    if config.delete and config.retention_ms >= 0:
+    deleted = count
+    if config.delete and config.local_ms_max >= 0:
         while count < len(segments) and segments[count].size:
-            if now_ms - _newest_ms(log, segments[count], newest) <= config.retention_ms:
+            if now_ms - _newest_ms(log, segments[count], newest) <= config.local_ms_max:
                 break
             count += 1
-    if config.delete and config.retention_bytes >= 0:
-        excess = sum(segment.size for segment in segments[count:]) - config.retention_bytes
+    if config.delete and config.local_bytes_max >= 0:
+        excess = sum(segment.size for segment in segments[count:]) - config.local_bytes_max
         while count < len(segments) - 1 and excess >= segments[count].size:
             excess -= segments[count].size
             count += 1
+    if candidate.archived_offset is not None:
+        while count > deleted and _end_of(log, segments, count) > candidate.archived_offset:
+            count -= 1
     return Expired(candidate, segments, count, active_size, newest)
+
+
+def _end_of(log: Log, segments: list[Segment], count: int) -> int:
+    """Where the first `count` segments end."""
+    return segments[count].base_offset if count < len(segments) else log.log_end_offset
 
 
 def _newest_ms(log: Log, segment: Segment, found: list[tuple[Segment, tuple[int, int]]]) -> int:

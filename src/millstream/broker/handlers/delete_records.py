@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.broker.handlers._rights import require_topic
 from millstream.broker.services import RequestContext
-from millstream.errors import ApiError, ErrorCode
+from millstream.errors import ApiError, ErrorCode, MillstreamError
 from millstream.security.acls import Operation
 
 if TYPE_CHECKING:
     from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest
 
+    from millstream.broker.replicas.partition import Partition
     from millstream.protocol.messages import Fields
 
 
@@ -25,7 +26,7 @@ async def delete_records(context: RequestContext, request: DeleteRecordsRequest)
         {
             "name": topic.name,
             "partitions": [
-                _delete(context, topic.name, partition) for partition in topic.partitions
+                await _delete(context, topic.name, partition) for partition in topic.partitions
             ],
         }
         for topic in request.topics
@@ -36,13 +37,19 @@ async def delete_records(context: RequestContext, request: DeleteRecordsRequest)
     return {"topics": topics}
 
 
-def _delete(context: RequestContext, topic: str, wanted: DeleteRecordsPartition) -> dict[str, Any]:
+async def _delete(
+    context: RequestContext, topic: str, wanted: DeleteRecordsPartition
+) -> dict[str, Any]:
     try:
         require_topic(context, Operation.DELETE, topic)
         partition = context.services.partitions.find(topic, wanted.partition_index)
         if partition.is_internal:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal")
+        if partition.archive is not None:
+            await context.services.archiving.wait_until_loaded(partition)
         low_watermark = partition.delete_records_before(wanted.offset)
+        if partition.archive is not None:
+            await _save_archive(context, partition)
     except ApiError as error:
         return {
             "partition_index": wanted.partition_index,
@@ -54,3 +61,10 @@ def _delete(context: RequestContext, topic: str, wanted: DeleteRecordsPartition)
         "low_watermark": low_watermark,
         "error_code": ErrorCode.NONE,
     }
+
+
+async def _save_archive(context: RequestContext, partition: Partition) -> None:
+    try:
+        await context.services.archiving.save_start(partition)
+    except MillstreamError as error:
+        raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error

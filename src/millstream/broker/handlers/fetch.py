@@ -286,7 +286,7 @@ class _Fetch:
             ErrorCode.NONE,
             partition.high_watermark,
             partition.last_stable_offset,
-            partition.log_start_offset,
+            partition.start_offset,
             b"",
             [] if self._is_committed else None,
         )
@@ -358,7 +358,14 @@ class _Fetch:
             self._take(targets, future.result())
             self._deferred.complete(self._finish())
 
-        self._services.tasks.run_blocking(read).add_done_callback(done)
+        # A bucket may take long: it must not hold up reads of the disk.
+        is_archived = any(
+            target.partition is not None
+            and target.partition.is_below_log(target.wanted.fetch_offset)
+            for target in targets
+        )
+        pool = self._services.archiving if is_archived else self._services.tasks
+        pool.run_blocking(read).add_done_callback(done)
 
     # Waiting
 
@@ -512,7 +519,7 @@ def _read_partition(
         ErrorCode.NONE,
         high_watermark,
         last_stable_offset,
-        partition.log_start_offset,
+        partition.start_offset,
         records,
         aborted if committed else None,
         diverging,

@@ -4,9 +4,10 @@
 * v4: leader epochs
 * v6: flexible
 * v7: -3, the record with the largest timestamp (KIP-734)
-* v8: -4, the earliest offset on this machine (KIP-405; the same as -2: there are no tiers)
-* v9: -5, the latest offset in a remote tier; v11: -6, the earliest not yet there: both unknown
-* v10: a timeout, for remote tiers (not needed)
+* v8: -4, the earliest offset on this machine (KIP-405; -2 is the earliest in the archive)
+* v9: -5, the latest offset in the archive; v11: -6, the earliest not yet there; both are unknown
+  if the topic is not archived
+* v10: a timeout, for remote tiers (not needed: reads of the archive have one)
 
 Followers (replica id from 0 on) and tools that compare replicas (-2) get the log's end as "latest".
 Tools get it of any replica, the others of the leader only.
@@ -39,9 +40,17 @@ if TYPE_CHECKING:
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
 EndOf: TypeAlias = Callable[[Partition], int]
 TOOL_REPLICA_ID = -2
-_FIRST_VERSION_OF = {MAX_TIMESTAMP: 7, -4: 8, -5: 9, -6: 11}
+_FIRST_VERSION_OF = {
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 
 
 async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> Fields:
@@ -85,9 +94,45 @@ async def _look_up(
         if end_of in (_visible_end, _committed_end):
             _check_end(partition, context.api_version)
         return _found(-1, end_offset, partition.leader_epoch)
+    if partition.archive is not None and end_of is not _log_end:
+        return await _look_up_archived(context, partition, timestamp, end_offset)
     if timestamp == EARLIEST:
         return _found(-1, partition.log_start_offset, _epoch_at_start(partition))
     found = await context.services.tasks.run_blocking(partition.offset_for_timestamp, timestamp)
+    if found is None or found.offset >= end_offset:
+        return _found(-1, -1, -1)
+    return _found(found.timestamp, found.offset, found.leader_epoch)
+
+
+async def _look_up_archived(
+    context: RequestContext, partition: Partition, timestamp: int, end_offset: int
+) -> dict[str, Any]:
+    """As above, of a partition whose older records are archived."""
+    archive, log_start = partition.archive, partition.log_start_offset
+    assert archive is not None
+    if timestamp != EARLIEST_LOCAL:
+        await context.services.archiving.wait_until_loaded(partition)
+    archived = archive.start_offset
+    if timestamp == LATEST_TIERED:
+        return _found(-1, -1 if archived is None else archive.end_offset - 1, archive.last_epoch)
+    if timestamp == EARLIEST_PENDING_UPLOAD:
+        pending = log_start if archived is None else archive.end_offset
+        return _found(-1, pending, partition.leader_epoch)
+    is_older = archived is not None and archived < log_start
+    if timestamp == EARLIEST:
+        start = partition.start_offset
+        return _found(-1, start, -1 if is_older else _epoch_at_start(partition))
+    found = None
+    run_blocking = context.services.archiving.run_blocking
+    if timestamp >= 0 and is_older:
+        found = await run_blocking(archive.offset_for_timestamp, timestamp, log_start)
+    if found is None:
+        found = await context.services.tasks.run_blocking(partition.offset_for_timestamp, timestamp)
+    if timestamp == MAX_TIMESTAMP and is_older:
+        largest = archive.max_timestamp(log_start)
+        if found is None or largest >= found.timestamp:
+            older = await run_blocking(archive.offset_for_timestamp, largest, log_start)
+            found = found if older is None else older
     if found is None or found.offset >= end_offset:
         return _found(-1, -1, -1)
     return _found(found.timestamp, found.offset, found.leader_epoch)

@@ -22,6 +22,7 @@ from millstream.storage.log import Log
 
 if TYPE_CHECKING:
     from millstream.broker.metadata.configs import ConfigManager
+    from millstream.broker.replicas.partition import Partition
     from millstream.broker.replicas.table import PartitionTable
     from millstream.clock import Clock
     from millstream.storage.cleaner import Cleaner, CleaningStats
@@ -151,7 +152,7 @@ class CleaningThread:
 
     def _logs(self) -> list[tuple[Log, int]]:
         return [
-            (partition.log, partition.last_stable_offset)
+            (partition.log, _cleanable_end(partition))
             for partition in self._partitions
             if partition.offline_error is None or partition.following is not None
         ]
@@ -171,3 +172,10 @@ class CleaningThread:
 
         self._loop.call_soon_threadsafe(run)
         return future.result()
+
+
+def _cleanable_end(partition: Partition) -> int:
+    """A record is archived before it is compacted away."""
+    archived = partition.archived_offset
+    stable = partition.last_stable_offset
+    return stable if archived is None else min(stable, archived)

@@ -358,7 +358,8 @@ class ConfigManager:
 
     def check_topic_settings(self, overrides: Mapping[str, str]) -> None:
         """Raises `ConfigError`."""
-        check_topic(self.current.topic_config(overrides) if overrides else self._default_topic)
+        config = self.current.topic_config(overrides) if overrides else self._default_topic
+        check_topic(config, self.current.millstream_archive_path)
 
     def _check_topic_exists(self, image: ClusterImage, name: str) -> None:
         if not name:

@@ -19,7 +19,7 @@ from millstream.broker.replicas.replica import Replica
 from millstream.config.topic import NO_CONDITION
 from millstream.coordination.cluster import INTERNAL_TOPICS
 from millstream.coordination.replication.follower import FollowerReplica
-from millstream.errors import ApiError, ErrorCode
+from millstream.errors import ApiError, ErrorCode, NotCached
 from millstream.records.batch import (
     NO_LEADER_EPOCH,
     TRANSACTIONAL_FLAG,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from millstream.broker.replicas.admission import Admission
+    from millstream.broker.replicas.archived import Archived
     from millstream.broker.replicas.flushing import Flusher
     from millstream.clock import Clock
     from millstream.coordination.cluster import PartitionImage
@@ -111,6 +112,7 @@ class Partition(PartitionCore):
         self._watchers = set()
         self.guards = VerificationGuards()
         self.admission: Admission | None = None  # if a slow consumer can stop producers
+        self.archive: Archived | None = None  # if its closed segments are archived
         self.in_sync: InSyncSet | None = None  # if this broker leads and there are other replicas
         self.following: FollowerReplica | None = None  # if another broker leads
         # Called when the log has grown or the role has changed; None if nobody waits for that.
@@ -502,9 +504,81 @@ class Partition(PartitionCore):
         if self.offline_error is not None and self.following is None:
             raise self.offline_error
         end_offset = self.leadership.high_watermark
-        return self.replica.read(
-            offset, max_bytes=max_bytes, end_offset=end_offset, may_block=may_block
+        try:
+            return self.replica.read(
+                offset, max_bytes=max_bytes, end_offset=end_offset, may_block=may_block
+            )
+        except ApiError as error:
+            archive = self._archive_for(offset, error)
+        return self._read_archived(archive, offset, max_bytes, may_block=may_block)[0]
+
+    # Archived records
+
+    @property
+    def start_offset(self) -> int:
+        """Where consumers can begin: in the archive, or in the log."""
+        start = self.log.log_start_offset
+        archived = None if self.archive is None else self.archive.start_offset
+        return start if archived is None else min(start, archived)
+
+    @property
+    def archived_offset(self) -> int | None:
+        """What is below it may be deleted and compacted; None if nothing has to be archived."""
+        if not self.log.config.is_archived:
+            return None
+        archive = self.archive
+        is_loaded = archive is not None and archive.leader_epoch == self.leader_epoch
+        return archive.end_offset if archive is not None and is_loaded else 0
+
+    def is_below_log(self, offset: int) -> bool:
+        """Whether the offset can only be in the archive."""
+        return offset < self.log.log_start_offset and self.log.config.remote_storage_enable
+
+    def check_archive(self) -> None:
+        """Raise `ApiError` if it is not known what is archived: clients ask again."""
+        if not self.log.config.remote_storage_enable:
+            return
+        if self.archive is None or self.archive.leader_epoch != self.leader_epoch:
+            raise ApiError(
+                ErrorCode.OFFSET_NOT_AVAILABLE, f"the archive of {self!r} is not loaded yet"
+            )
+
+    def _archive_for(self, offset: int, error: ApiError) -> Archived:
+        """The archive, if it has the offset that the log does not have; else raises the error."""
+        if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or not self.is_below_log(offset):
+            raise error
+        self.check_archive()
+        archive = self.archive
+        assert archive is not None
+        start = archive.start_offset
+        if start is None or not start <= offset < archive.end_offset:
+            raise error
+        return archive
+
+    def _read_archived(
+        self, archive: Archived, offset: int, max_bytes: int, *, may_block: bool
+    ) -> tuple[bytes | bytearray, list[AbortedTransaction]]:
+        if not may_block:
+            raise NotCached(f"offset {offset} of {self!r} is archived")
+        records, aborted = archive.read(offset, max_bytes)
+        if records:
+            return records, aborted
+        # Compaction has left nothing up to the end of the archive: continue with the log.
+        return self.replica.read_committed(
+            self.log.log_start_offset,
+            max_bytes=max_bytes,
+            end_offset=self.leadership.last_stable_offset,
+            may_block=may_block,
         )
+
+    def move_log_start(self, offset: int) -> None:
+        """The log starts there at the earliest, as retention of all of it demands."""
+        offset = min(offset, self.high_watermark)
+        if offset > self.log.log_start_offset:
+            self.log.delete_records_before(offset)
+            self.leadership.log_start_moved()
+
+    # Reading, continued
 
     def read_to_send(
         self, offset: int, *, max_bytes: int, committed: bool
@@ -514,12 +588,16 @@ class Partition(PartitionCore):
         if self.offline_error is not None and self.following is None:
             raise self.offline_error
         leadership, replica = self.leadership, self.replica
-        if committed:
-            return replica.read_committed_to_send(
-                offset, max_bytes=max_bytes, end_offset=leadership.last_stable_offset
-            )
-        end_offset = leadership.high_watermark
-        return replica.read_to_send(offset, max_bytes=max_bytes, end_offset=end_offset), []
+        try:
+            if committed:
+                return replica.read_committed_to_send(
+                    offset, max_bytes=max_bytes, end_offset=leadership.last_stable_offset
+                )
+            end_offset = leadership.high_watermark
+            return replica.read_to_send(offset, max_bytes=max_bytes, end_offset=end_offset), []
+        except ApiError as error:
+            archive = self._archive_for(offset, error)
+        return self._read_archived(archive, offset, max_bytes, may_block=False)
 
     def check_readable(self, *, may_follow: bool) -> None:
         """Raise `ApiError` if consumers cannot read here. Followers can be read up to the high
@@ -547,12 +625,16 @@ class Partition(PartitionCore):
         the client has to skip their records."""
         if self.offline_error is not None and self.following is None:
             raise self.offline_error
-        return self.replica.read_committed(
-            offset,
-            max_bytes=max_bytes,
-            end_offset=self.leadership.last_stable_offset,
-            may_block=may_block,
-        )
+        try:
+            return self.replica.read_committed(
+                offset,
+                max_bytes=max_bytes,
+                end_offset=self.leadership.last_stable_offset,
+                may_block=may_block,
+            )
+        except ApiError as error:
+            archive = self._archive_for(offset, error)
+        return self._read_archived(archive, offset, max_bytes, may_block=may_block)
 
     def check_leader_epoch(self, epoch: int) -> None:
         """Refuse a client with a stale or unknown leader epoch."""
@@ -609,7 +691,7 @@ class Partition(PartitionCore):
         if not 0 <= offset <= self.high_watermark:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} is not in {self.log_start_offset}..{self.high_watermark} of "
+                f"offset {offset} is not in {self.start_offset}..{self.high_watermark} of "
                 f"{self.topic}-{self.index}",
             )
         if self.log.config.compact and not self.log.config.delete:
@@ -617,14 +699,17 @@ class Partition(PartitionCore):
                 ErrorCode.POLICY_VIOLATION,
                 f"{self.topic} is compacted: its records are not deleted by offset",
             )
-        if offset > self.log_start_offset:
-            self.log.delete_records_before(offset)
-            self.leadership.log_start_moved()
-        return self.log_start_offset
+        if self.archive is not None:
+            self.check_archive()
+            self.archive.move_start(offset)
+        self.move_log_start(offset)
+        return self.start_offset
 
     def retention_candidate(self) -> Candidate:
         """The input for retention of this partition."""
-        return Candidate(self.log, self.high_watermark, self.leadership.log_start_moved)
+        return Candidate(
+            self.log, self.high_watermark, self.leadership.log_start_moved, self.archived_offset
+        )
 
     # Watchers
 

@@ -1,0 +1,1 @@
+"""The archive of this broker's partitions: written by their leaders, read for consumers."""

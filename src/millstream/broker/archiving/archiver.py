@@ -1,0 +1,217 @@
+"""Archives the closed segments of the partitions that this broker leads, one after the other.
+
+A round visits all of them: it loads the manifest after a change of leaders, drops files that
+retention no longer covers, and archives what is closed, stable and flushed. The archive process
+does the work; the event loop only decides. After an error, the next round tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from millstream.archive.manifest import ArchiveError, Manifest
+from millstream.broker.archiving.partition import PartitionArchive
+from millstream.broker.archiving.planning import Upload, check_lineage, expired, next_upload
+from millstream.errors import FileGone, MillstreamError
+from millstream.storage.lookup import aborted_transactions
+
+if TYPE_CHECKING:
+    from millstream.broker.archiving.process import ArchiveProcess
+    from millstream.broker.metadata.configs import ConfigManager
+    from millstream.broker.replicas.partition import Partition
+    from millstream.broker.replicas.table import PartitionTable
+    from millstream.clock import Clock
+    from millstream.storage.segment import Segment
+
+logger = logging.getLogger("millstream.archive")
+
+
+class Archiver:
+    """See the module. Belongs to the event loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        process: ArchiveProcess,
+        configs: ConfigManager,
+        partitions: PartitionTable,
+        clock: Clock,
+        run_blocking: Callable[..., Awaitable[Any]],
+        attach: Callable[[], None],
+    ) -> None:
+        """`attach` gives partitions their archives."""
+        self._process = process
+        self._configs = configs
+        self._partitions = partitions
+        self._clock = clock
+        self._run_blocking = run_blocking
+        self._attach = attach
+        self._awake = asyncio.Event()
+        self.rounds = 0
+
+    def wake(self) -> None:
+        """Begin a round at once: leaders or settings have changed."""
+        self._awake.set()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await self.run_round()
+            seconds = self._configs.current.remote_log_manager_task_interval_ms / 1000
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._awake.wait()
+            except TimeoutError:
+                pass
+            self._awake.clear()
+
+    async def run_round(self) -> None:
+        self._attach()
+        for partition in self._partitions:
+            archive = partition.archive
+            if isinstance(archive, PartitionArchive) and partition.offline_error is None:
+                await self._visit(partition, archive)
+        self.rounds += 1
+
+    async def _visit(self, partition: Partition, archive: PartitionArchive) -> None:
+        problem = None
+        try:
+            async with archive.lock:
+                await self._tend(partition, archive)
+        except (FileGone, FileNotFoundError):
+            return  # deleted or replaced while it was read: the next round looks again
+        except MillstreamError as error:
+            problem = str(error)
+        except Exception as error:
+            logger.exception("archiving %r failed", partition)
+            problem = repr(error)
+        if problem != archive.problem:
+            archive.problem = problem
+            if problem is not None:
+                logger.warning("%r is not archived at the moment: %s", partition, problem)
+            else:
+                logger.info("%r is archived again", partition)
+
+    async def _tend(self, partition: Partition, archive: PartitionArchive) -> None:
+        if archive.leader_epoch != partition.leader_epoch or archive.manifest is None:
+            await self._load(partition, archive)
+        await self._retain(partition, archive)
+        while self._may_write(partition, archive):
+            manifest, log = archive.manifest, partition.log
+            assert manifest is not None
+            upload = next_upload(
+                log.segments,
+                archived=manifest.end_offset if manifest.files else 0,
+                log_start=log.log_start_offset,
+                limit=min(log.flushed_offset, partition.last_stable_offset),
+            )
+            if upload is None:
+                return
+            await self._write(partition, archive, manifest, upload)
+
+    def _may_write(self, partition: Partition, archive: PartitionArchive) -> bool:
+        return (
+            partition.offline_error is None
+            and partition.archive is archive
+            and partition.leader_epoch == archive.leader_epoch
+            and partition.log.config.is_archived
+        )
+
+    async def _load(self, partition: Partition, archive: PartitionArchive) -> None:
+        epoch, log = partition.leader_epoch, partition.log
+        topic_id = partition.topic_id
+        assert topic_id is not None, "only internal topics have none"
+        manifest = await self._run_blocking(
+            self._process.load, partition.topic, topic_id, partition.index
+        )
+        if manifest is None:
+            manifest = Manifest(partition.topic, topic_id, partition.index, epoch, 0)
+        if (manifest.topic_id, manifest.partition) != (topic_id, partition.index):
+            raise ArchiveError(f"the archive of {partition!r} has the manifest of another one")
+        manifest = manifest.led_in(epoch)
+        if partition.leader_epoch == epoch:
+            archive.loaded(manifest)  # it can be read, even if it cannot be continued
+            check_lineage(
+                manifest, log.epochs, log_start=log.log_start_offset, log_end=log.log_end_offset
+            )
+
+    async def _retain(self, partition: Partition, archive: PartitionArchive) -> None:
+        manifest, log = archive.manifest, partition.log
+        if manifest is None or not self._may_write(partition, archive):
+            return
+        end = manifest.end_offset
+        unarchived = sum(it.size for it in log.segments if it.base_offset >= end)
+        files = expired(
+            manifest, log.config, unarchived_bytes=unarchived, now_ms=self._clock.now_ms()
+        )
+        if files:
+            start = files[-1].end_offset
+            archive.manifest = after = manifest.starting_at(start)
+            partition.move_log_start(start)
+            names = [file.name for file in files]
+            await self._run_blocking(self._process.save, after, names)
+            logger.info(
+                "%r: retention removed %d files of the archive, which starts at %d",
+                *(partition, len(files), start),
+            )
+
+    async def save_start(self, partition: Partition) -> None:
+        """Make it durable that the archive's start was moved. Raises `ArchiveError`."""
+        archive = partition.archive
+        if not isinstance(archive, PartitionArchive):
+            return
+        async with archive.lock:
+            manifest = archive.manifest
+            if manifest is not None and archive.leader_epoch == partition.leader_epoch:
+                await self._run_blocking(self._process.save, manifest, ())
+                archive.is_clean = False  # the files before the start are still there
+
+    async def _write(
+        self, partition: Partition, archive: PartitionArchive, manifest: Manifest, upload: Upload
+    ) -> None:
+        log = partition.log
+        segments = [log.segments[number] for number in upload.segments]
+        started_ms = self._clock.monotonic_ms()
+        written: Manifest = await self._run_blocking(
+            self._write_segments, partition, manifest, upload, segments
+        )
+        # Its start may have been moved while it was written, which is saved by whoever moved it.
+        start = archive.manifest.start_offset if archive.manifest is not None else 0
+        archive.manifest = written.starting_at(start) if manifest.files else written
+        file = written.files[-1]
+        logger.info(
+            "%r: archived the offsets %d to %d, %d records, %d bytes as %d, in %d ms",
+            *(partition, file.base_offset, file.end_offset, file.records),
+            *(file.segment_bytes, file.size_bytes, self._clock.monotonic_ms() - started_ms),
+        )
+        if not archive.is_clean:
+            left = await self._run_blocking(self._process.clean_up, archive.manifest)
+            archive.is_clean = True
+            if left:
+                logger.info(
+                    "%r: removed %d files of earlier leaders and crashes", partition, len(left)
+                )
+
+    def _write_segments(
+        self, partition: Partition, manifest: Manifest, upload: Upload, segments: list[Segment]
+    ) -> Manifest:
+        """In a thread."""
+        log = partition.log
+        aborted = aborted_transactions(log, upload.first_offset, upload.end_offset)
+        handles = log.directory.handles
+        with ExitStack() as stack:
+            files = [
+                (stack.enter_context(handles.borrowed(segment.handle)), segment.size)
+                for segment in segments
+            ]
+            return self._process.write(
+                manifest,
+                upload.first_offset,
+                upload.end_offset,
+                [(it.producer_id, it.first_offset, it.last_offset) for it in aborted],
+                files,
+            )

@@ -1,0 +1,119 @@
+"""What is archived of one partition, and reading it for consumers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from millstream.archive.manifest import ArchivedFile, ArchiveError, Manifest
+from millstream.errors import ApiError, ErrorCode
+from millstream.storage.lookup import TimestampOffset
+from millstream.storage.transactions import AbortedTransaction
+
+if TYPE_CHECKING:
+    from millstream.clock import Clock
+
+logger = logging.getLogger("millstream.archive")
+
+NOT_LOADED = -1
+REPORT_MS = 10_000  # how often a failing read is reported
+
+
+class Reader(Protocol):
+    """The part of the archive process that reads."""
+
+    def read(
+        self, manifest: Manifest, file: ArchivedFile, offset: int, max_bytes: int
+    ) -> tuple[bytes | bytearray, list[tuple[int, int, int]]]: ...
+
+    def find(
+        self, manifest: Manifest, file: ArchivedFile, timestamp: int, first_offset: int
+    ) -> tuple[int, int, int] | None: ...
+
+
+class PartitionArchive:
+    """Belongs to the event loop's thread, but for what `replicas/archived.py` says."""
+
+    def __init__(self, reader: Reader, clock: Clock) -> None:
+        self._reader = reader
+        self._clock = clock
+        self.manifest: Manifest | None = None
+        self.leader_epoch = NOT_LOADED
+        self.problem: str | None = None  # why nothing is archived at the moment
+        self.is_clean = False  # whether what earlier leaders have left was removed
+        self.lock = asyncio.Lock()  # held while the manifest is changed
+        self._reported_ms = -REPORT_MS
+
+    def loaded(self, manifest: Manifest) -> None:
+        """This broker leads in the epoch of the manifest."""
+        self.manifest = manifest
+        self.leader_epoch = manifest.leader_epoch
+        self.is_clean = False
+
+    @property
+    def start_offset(self) -> int | None:
+        manifest = self.manifest
+        return manifest.start_offset if manifest is not None and manifest.files else None
+
+    @property
+    def end_offset(self) -> int:
+        return 0 if self.manifest is None else self.manifest.end_offset
+
+    @property
+    def last_epoch(self) -> int:
+        manifest = self.manifest
+        return manifest.files[-1].last_epoch if manifest is not None and manifest.files else -1
+
+    def move_start(self, offset: int) -> None:
+        if self.manifest is not None:
+            self.manifest = self.manifest.starting_at(offset)
+
+    def read(
+        self, offset: int, max_bytes: int
+    ) -> tuple[bytes | bytearray, list[AbortedTransaction]]:
+        manifest = self.manifest
+        assert manifest is not None
+        while (file := manifest.file_for(offset)) is not None:
+            try:
+                records, aborted = self._reader.read(manifest, file, offset, max_bytes)
+            except ArchiveError as error:
+                raise self._failed(manifest, error) from error
+            if records:
+                return records, [AbortedTransaction(*each, each[2]) for each in aborted]
+            offset = file.end_offset  # compaction left nothing at the end of it
+        return b"", []
+
+    def offset_for_timestamp(self, timestamp_ms: int, end_offset: int) -> TimestampOffset | None:
+        manifest = self.manifest
+        if manifest is None:
+            return None
+        for file in manifest.files:
+            if file.base_offset >= end_offset:
+                break
+            if file.max_timestamp < timestamp_ms:
+                continue
+            try:
+                found = self._reader.find(manifest, file, timestamp_ms, manifest.start_offset)
+            except ArchiveError as error:
+                raise self._failed(manifest, error) from error
+            if found is not None:
+                offset, timestamp, leader_epoch = found
+                if offset >= end_offset:
+                    break
+                return TimestampOffset(timestamp, offset, leader_epoch)
+        return None
+
+    def max_timestamp(self, end_offset: int) -> int:
+        files = self.manifest.files if self.manifest is not None else ()
+        below = (file.max_timestamp for file in files if file.base_offset < end_offset)
+        return max(below, default=-1)
+
+    def _failed(self, manifest: Manifest, error: ArchiveError) -> ApiError:
+        """What consumers get: they try again."""
+        now_ms = self._clock.monotonic_ms()
+        name = f"{manifest.topic}-{manifest.partition}"
+        if now_ms - self._reported_ms >= REPORT_MS:
+            self._reported_ms = now_ms
+            logger.warning("archived records of %s cannot be read: %s", name, error)
+        return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"the archive of {name}: {error}")

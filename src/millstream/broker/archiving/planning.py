@@ -1,0 +1,95 @@
+"""Decides what a leader archives next, and what its archive may forget. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+from millstream.archive.channel import FILES_MAX
+from millstream.archive.manifest import ArchivedFile, ArchiveError, Manifest
+from millstream.config.topic import TopicConfig
+
+# Of segments in one file. One segment may be larger.
+FILE_BYTES_MAX = 1024 * 1024 * 1024
+
+
+class SegmentLike(Protocol):
+    """The part of a segment that is planned with."""
+
+    @property
+    def base_offset(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+class Epochs(Protocol):
+    """The leader epochs of a log."""
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]: ...
+
+
+class Upload(NamedTuple):
+    """Neighbouring segments that become one file: the offsets [first_offset, end_offset)."""
+
+    first_offset: int
+    end_offset: int
+    segments: tuple[int, ...]  # indexes
+
+
+def next_upload(
+    segments: Sequence[SegmentLike], *, archived: int, log_start: int, limit: int
+) -> Upload | None:
+    """The closed segments to archive next, below the `limit`: what is not stable or not flushed
+    may still change."""
+    first = max(archived, log_start)
+    chosen: list[int] = []
+    size = end = 0
+    for number, (segment, following) in enumerate(pairwise(segments)):
+        if following.base_offset <= first:
+            continue
+        if following.base_offset > limit:
+            break
+        if chosen and (size + segment.size > FILE_BYTES_MAX or len(chosen) == FILES_MAX):
+            break
+        chosen.append(number)
+        size += segment.size
+        end = following.base_offset
+    return Upload(first, end, tuple(chosen)) if chosen else None
+
+
+def check_lineage(manifest: Manifest, epochs: Epochs, *, log_start: int, log_end: int) -> None:
+    """Raises `ArchiveError` if the archive contains records that this log has lost, or has others
+    in their place, as after an unclean election."""
+    for file in manifest.files:
+        if file.end_offset <= log_start:
+            continue
+        epoch, end = epochs.end_offset_for(file.last_epoch, log_end)
+        is_known = file.last_epoch < 0 or (epoch == file.last_epoch and end >= file.end_offset)
+        if file.end_offset > log_end or not is_known:
+            raise ArchiveError(
+                f"the archive of {manifest.topic}-{manifest.partition} and its log differ: "
+                f"{file.name} was archived in leader epoch {file.last_epoch}, and the log, which "
+                f"ends at {log_end}, does not have these records. Nothing more is archived. Read "
+                "the archive, or move the topic's directory in the archive away to start again"
+            )
+
+
+def expired(
+    manifest: Manifest, config: TopicConfig, *, unarchived_bytes: int, now_ms: int
+) -> Sequence[ArchivedFile]:
+    """The oldest files, which retention.ms or retention.bytes no longer cover."""
+    if not config.delete:
+        return ()
+    files, count = manifest.files, 0
+    if config.retention_ms >= 0:
+        while count < len(files) and now_ms - files[count].max_timestamp > config.retention_ms:
+            count += 1
+    if config.retention_bytes >= 0:
+        total = sum(file.segment_bytes for file in files[count:]) + unarchived_bytes
+        excess = total - config.retention_bytes
+        while count < len(files) and excess >= files[count].segment_bytes:
+            excess -= files[count].segment_bytes
+            count += 1
+    return files[:count]
