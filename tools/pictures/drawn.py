@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.pictures import backlog, clocks, derived, joins, patterns, stragglers, windows
+from tools.pictures import archive, backlog, clocks, derived, joins, patterns, stragglers, windows
 from tools.pictures.results import Rows
 from tools.pictures.svg import THEMES
 
@@ -15,6 +15,7 @@ PICTURES = {
     "derived": derived.draw,
     "patterns": patterns.draw,
     "backlog": backlog.draw,
+    "archive": archive.draw,
 }
 
 

@@ -68,6 +68,12 @@ class Place(Protocol):
     def arrow_filesystem(self) -> Any:
         """A `pyarrow.fs.FileSystem`."""
 
+    def uri_of(self, name: str) -> str:
+        """For other software."""
+
+    def delta_options(self) -> dict[str, str]:
+        """The storage options of deltalake."""
+
 
 def open_place(path: str, fs: FileSystem | None = None) -> Place:
     """The archive at that path. Connects to nothing yet."""
@@ -174,6 +180,12 @@ class LocalPlace:
 
         return LocalFileSystem()
 
+    def uri_of(self, name: str) -> str:
+        return self.path_of(name)
+
+    def delta_options(self) -> dict[str, str]:
+        return {}
+
 
 class _LocalOutput:
     """Appends to a file."""
@@ -270,6 +282,20 @@ class BucketPlace:
 
     def arrow_filesystem(self) -> Any:
         return self._fs
+
+    def uri_of(self, name: str) -> str:
+        return f"s3://{self.path_of(name)}"
+
+    def delta_options(self) -> dict[str, str]:
+        given = self._parameters
+        options = {"AWS_CONDITIONAL_PUT": "etag"}
+        if "region" in given:
+            options["AWS_REGION"] = given["region"]
+        if "endpoint_override" in given:
+            scheme = given.get("scheme", "https")
+            options["AWS_ENDPOINT_URL"] = f"{scheme}://{given['endpoint_override']}"
+            options["AWS_ALLOW_HTTP"] = "true" if scheme == "http" else "false"
+        return options
 
 
 def _open_s3(parameters: dict[str, str]) -> Any:

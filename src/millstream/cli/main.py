@@ -87,6 +87,9 @@ COMMANDS = {
     "check": CommandGroup(
         "Check whether a cluster loses, duplicates, reorders or tears records.", USE
     ),
+    "archive": CommandGroup(
+        "Show, verify and restore archived topics, and make Delta tables of them.", INSPECT
+    ),
     "metrics": CommandGroup("Print a Grafana dashboard, and alerts for Prometheus.", INSPECT),
     "log": CommandGroup("Dump and verify the log files of a data directory, offline.", INSPECT),
 }

@@ -1,0 +1,133 @@
+"""Archiving goes on wherever it was interrupted: kill -9, a lost bucket, another leader."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+from random import Random
+
+import psutil
+import pytest
+
+from millstream.archive.places import open_place
+from millstream.archive.reading import open_archive
+from millstream.archive.verifying import verify_partition
+from millstream.broker.embedded import Broker
+from tests.archive.conftest import bucket, s3_server  # noqa: F401 - fixtures
+from tests.broker.archiving.scenes import (
+    archived_end,
+    check_records,
+    consume,
+    create,
+    local_start,
+    manifests,
+    produce,
+    settings,
+    wait_until,
+)
+from tests.peers.cutting_proxy import cutting_proxy
+
+
+def check_archive(path: str) -> int:
+    """Everything is whole, and in it once. Returns the end."""
+    part = open_archive(path).topic("orders").partitions[0]
+    assert verify_partition(part).problems == []
+    offsets = [it for rows in part.read() for it in rows.column("offset").to_pylist()]
+    assert offsets == list(range(part.end_offset))
+    return part.end_offset
+
+
+def test_nothing_is_lost_when_the_broker_is_killed(tmp_path: Path) -> None:
+    """At random moments, while it archives and deletes."""
+    random, archive = Random(46), tmp_path / "archive"
+    broker = Broker.start(tmp_path / "data", settings(str(archive)), in_process=False)
+    end = 0
+    try:
+        create(broker, local_retention_bytes=2000)
+        for _ in range(4):
+            produce(broker, end, end + 120)
+            end += 120
+            time.sleep(random.uniform(0, 0.4))
+            broker.kill()
+            if archived_end(archive):
+                check_archive(str(archive))
+            broker.restart()
+            check_records(consume(broker, end), 0, end)
+        wait_until(lambda: local_start(broker) > end // 2)
+        check_records(consume(broker, end), 0, end)
+    finally:
+        broker.stop()
+    assert check_archive(str(archive)) > end // 2
+    # Manifests and files of earlier epochs are gone.
+    assert len(manifests(archive)) == 1
+    listed = {file["name"] for file in manifests(archive)[0]["files"]}
+    assert {path.name for path in archive.rglob("*.parquet*")} == listed
+
+
+def test_killed_archive_process_is_replaced(tmp_path: Path) -> None:
+    archive = tmp_path / "archive"
+    with Broker.start(tmp_path / "data", settings(str(archive)), in_process=False) as broker:
+        create(broker, local_retention_bytes=2000)
+        produce(broker, 0, 150)
+        wait_until(lambda: archived_end(archive) > 50)
+        (child,) = [
+            it
+            for it in psutil.Process(_pid(broker)).children()
+            if "archive.child" in it.cmdline()[2]
+        ]
+        os.kill(child.pid, signal.SIGKILL)
+        produce(broker, 150, 300)
+        wait_until(lambda: local_start(broker) > 200)
+        check_records(consume(broker, 300), 0, 300)
+    assert not psutil.pid_exists(child.pid) or child.status() == psutil.STATUS_ZOMBIE
+
+
+def _pid(broker: Broker) -> int:
+    runner = broker._runner
+    assert runner is not None
+    pid: int = runner.pid  # type: ignore[attr-defined]
+    return pid
+
+
+def test_archive_process_ends_with_a_killed_broker(tmp_path: Path) -> None:
+    archive = tmp_path / "archive"
+    broker = Broker.start(tmp_path / "data", settings(str(archive)), in_process=False)
+    create(broker)
+    produce(broker, 0, 150)
+    wait_until(lambda: archived_end(archive) > 50)
+    children = psutil.Process(_pid(broker)).children()
+    assert children
+    broker.kill()
+    wait_until(lambda: not any(child.is_running() for child in children))
+
+
+def test_lost_bucket_stops_archiving_and_nothing_else(
+    tmp_path: Path,
+    bucket: str,  # noqa: F811
+    s3_server: str,  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "millstream.archive")
+    host, port = s3_server.split(":")
+    with cutting_proxy(host, int(port)) as proxy:
+        path = bucket.replace(s3_server, proxy.address)
+        with Broker.start(tmp_path / "data", settings(path)) as broker:
+            create(broker, local_retention_bytes=2000)
+            produce(broker, 0, 150)
+            wait_until(lambda: local_start(broker) > 50)
+            check_records(consume(broker, 150), 0, 150)
+            proxy.refuses = True
+            proxy.cut()
+            produce(broker, 150, 300)
+            wait_until(lambda: "is not archived at the moment" in caplog.text)
+            start = local_start(broker)
+            check_records(consume(broker, 300, first=start), start, 300)
+            proxy.refuses = False
+            wait_until(lambda: local_start(broker) > 200)
+            check_records(consume(broker, 300), 0, 300)
+            assert "is archived again" in caplog.text
+    assert open_place(bucket).list("orders")
+    check_archive(bucket)
