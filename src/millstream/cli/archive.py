@@ -83,7 +83,14 @@ def verify(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read every file and every record, and report what is wrong. Exits with 1 if something is."""
+    """Read every file and every record, and report what is wrong. Exits with 1 if something is.
+
+    [bold]Examples[/bold]
+
+    \b
+      millstream archive verify /var/archive
+      millstream archive verify /var/archive --topic orders --quick
+    """
     from millstream.archive.verifying import verify_partition
 
     reports = [
@@ -128,7 +135,7 @@ def restore(
 ) -> None:
     """Write the log of an archived topic, from which a broker can start.
 
-    [bold]Example[/bold]
+    [bold]Examples[/bold]
 
     \b
       millstream archive restore /var/archive --topic orders --directory restored
@@ -159,7 +166,13 @@ def restore(
 def delta(
     path: ArchivePath, topic: Topic, topic_id: TopicId = None, as_json: AsJson = False
 ) -> None:
-    """Make or update the Delta table over the files of an archived topic."""
+    """Make or update the Delta table over the files of an archived topic.
+
+    [bold]Examples[/bold]
+
+    \b
+      millstream archive delta /var/archive --topic orders
+    """
     try:
         from millstream.archive.delta import synchronize_table
     except ModuleNotFoundError as error:

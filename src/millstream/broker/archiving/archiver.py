@@ -179,7 +179,7 @@ class Archiver:
         written: Manifest = await self._run_blocking(
             self._write_segments, partition, manifest, upload, segments
         )
-        # Its start may have been moved while it was written, which is saved by whoever moved it.
+        # Its start may have been moved while it was written, which DeleteRecords saves.
         start = archive.manifest.start_offset if archive.manifest is not None else 0
         archive.manifest = written.starting_at(start) if manifest.files else written
         file = written.files[-1]
