@@ -1,0 +1,378 @@
+"""The file of a bridge: what comes in, what goes out.
+
+    name = "edge"
+    broker = "127.0.0.1:9092"
+    client_config = "client.properties"     # a Kafka client's settings; relative to this file
+    metrics = "127.0.0.1:9410"              # Prometheus, /health, /ready
+
+    [http]
+    listen = "127.0.0.1:8082"
+    produce = ["orders", "clicks-*"]        # topics that may be written; none by default
+    read = ["orders"]                       # topics that may be streamed; none by default
+    token = { env = "BRIDGE_TOKEN" }        # or { file = "token.txt" }, or a string
+    origins = ["https://shop.example"]      # pages of other sites that may call
+
+    [hooks.github]                          # POST /hooks/github
+    topic = "pushes"
+    signature = "github"                    # standard, github, stripe or none
+    secrets = [{ env = "GITHUB_SECRET" }]   # several while one replaces another
+
+    [webhooks.billing]                      # Standard Webhooks, as the share group webhooks.billing
+    topics = ["orders"]
+    url = "https://billing.example/hooks"
+    secrets = [{ file = "billing.secret" }]
+    allow = ["10.0.0.0/8"]                  # private networks that may be called; none by default
+
+    [statsd.app]
+    listen = "127.0.0.1:8125"
+    topic = "metrics"
+    interval_seconds = 10                   # aggregates; 0: each sample is a record
+
+An unknown name is an error that suggests the nearest.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from millstream.bridges.http.signatures import VERIFIERS, key_of
+from millstream.client.security import read_connection
+from millstream.errors import ConfigError
+from millstream.metrics.threaded import parse_address
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+BODY_BYTES_MAX = 8 * 1024 * 1024
+STREAMS_MAX = 32
+FORMATS = ("value", "cloudevents")
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}")
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_TOP = (
+    "name", "broker", "client_config", "metrics", "http", "hooks", "webhooks", "statsd",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class HookConfig:
+    """Where webhooks of one sender go, and how they are verified."""
+
+    topic: str
+    signature: str
+    keys: tuple[bytes, ...] = field(repr=False)
+    headers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class HttpConfig:
+    """The HTTP server."""
+
+    listen: str
+    produce: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+    token: str | None = field(default=None, repr=False)
+    origins: tuple[str, ...] = ()
+    body_bytes_max: int = BODY_BYTES_MAX
+    streams_max: int = STREAMS_MAX
+    hooks: Mapping[str, HookConfig] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WebhookConfig:
+    """An endpoint that gets the records of topics."""
+
+    name: str
+    topics: tuple[str, ...]
+    url: str
+    keys: tuple[bytes, ...] = field(repr=False)
+    allow: tuple[Network, ...] = ()
+    format: str = "value"
+    timeout_seconds: float = 15.0
+    parallel: int = 4
+    attempts: int = 10
+    backoff_seconds: float = 300.0
+    dead_letters: str = ""
+    start: str = "latest"
+
+    @property
+    def group(self) -> str:
+        return f"webhooks.{self.name}"
+
+
+@dataclass(frozen=True)
+class StatsdConfig:
+    """A port for StatsD."""
+
+    name: str
+    listen: str
+    topic: str
+    interval_seconds: float = 10.0
+    buffer_bytes: int = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class BridgeConfig:
+    """A file, checked."""
+
+    name: str
+    broker: str
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    metrics: str | None = None
+    http: HttpConfig | None = None
+    webhooks: tuple[WebhookConfig, ...] = ()
+    statsd: tuple[StatsdConfig, ...] = ()
+
+    @property
+    def client_settings(self) -> dict[str, str]:
+        """The settings of a Kafka client, with librdkafka's names."""
+        return {**self.kafka, "bootstrap.servers": self.broker}
+
+
+def load_config(path: Path, broker: str | None = None) -> BridgeConfig:
+    """The bridge of a file; `broker` replaces that of the file. Raises `ConfigError`."""
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return parse_config(given if broker is None else given | {"broker": broker}, path.parent)
+
+
+def parse_config(given: Mapping[str, Any], directory: Path = Path()) -> BridgeConfig:
+    """The bridge that a parsed file declares; paths in it are relative to `directory`."""
+    _refuse_unknown(given, _TOP, "bridge")
+    kafka, broker = _connection(given, directory)
+    name = _text(given, "name", "bridge", default="bridge")
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"bridge: name is {name!r}; use letters, digits, '.', '_' and '-'")
+    metrics = given.get("metrics")
+    if metrics is not None:
+        parse_address(_text(given, "metrics", "bridge"))
+    found = BridgeConfig(
+        name=name,
+        broker=broker,
+        kafka=kafka,
+        metrics=metrics,
+        http=_http(given, directory),
+        webhooks=tuple(_webhook(*it, directory) for it in _tables(given, "webhooks")),
+        statsd=tuple(_statsd(*it) for it in _tables(given, "statsd")),
+    )
+    if found.http is None and not found.webhooks and not found.statsd:
+        raise ConfigError("bridge: nothing to do; give [http], [webhooks.NAME] or [statsd.NAME]")
+    return found
+
+
+def _connection(given: Mapping[str, Any], directory: Path) -> tuple[dict[str, str], str]:
+    kafka: dict[str, str] = {}
+    broker = given.get("broker")
+    if "client_config" in given:
+        file = directory / Path(_text(given, "client_config", "bridge")).expanduser()
+        kafka, servers = read_connection(file)
+        broker = broker or servers
+    if not isinstance(broker, str) or not broker:
+        raise ConfigError("bridge: broker must be given, as HOST:PORT,...")
+    return kafka, broker
+
+
+def _http(given: Mapping[str, Any], directory: Path) -> HttpConfig | None:
+    hooks = {name: _hook(name, it, directory) for name, it in _tables(given, "hooks")}
+    table = given.get("http")
+    if table is None:
+        if hooks:
+            raise ConfigError("bridge: hooks need [http] with listen")
+        return None
+    where = "[http]"
+    known = ("listen", "produce", "read", "token", "origins", "body_bytes_max", "streams_max")
+    table = _table(table, where)
+    _refuse_unknown(table, known, where)
+    listen = _text(table, "listen", where)
+    host, _ = parse_address(listen)
+    token = _secret(table["token"], f"{where}: token", directory) if "token" in table else None
+    found = HttpConfig(
+        listen=listen,
+        produce=_texts(table, "produce", where),
+        read=_texts(table, "read", where),
+        token=token,
+        origins=_texts(table, "origins", where),
+        body_bytes_max=int(_number(table, "body_bytes_max", where, BODY_BYTES_MAX, 1)),
+        streams_max=int(_number(table, "streams_max", where, STREAMS_MAX, 0)),
+        hooks=hooks,
+    )
+    if token is None and (found.produce or found.read) and not _is_loopback(host):
+        raise ConfigError(f"{where}: {listen} can be reached from outside; give a token")
+    return found
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _hook(name: str, table: Mapping[str, Any], directory: Path) -> HookConfig:
+    where = f"[hooks.{name}]"
+    _refuse_unknown(table, ("topic", "signature", "secrets", "headers"), where)
+    kind = _one_of(table, "signature", where, tuple(VERIFIERS), "standard")
+    keys = _keys(table, where, directory, kind)
+    headers = tuple(it.lower() for it in _texts(table, "headers", where))
+    return HookConfig(_topic(table, where), kind, keys, headers)
+
+
+def _webhook(name: str, table: Mapping[str, Any], directory: Path) -> WebhookConfig:
+    where = f"[webhooks.{name}]"
+    known = (
+        "topics", "url", "secrets", "allow", "format", "timeout_seconds", "parallel", "attempts",
+        "backoff_seconds", "dead_letters", "start",
+    )  # fmt: skip
+    _refuse_unknown(table, known, where)
+    topics = _texts(table, "topics", where)
+    if not topics:
+        raise ConfigError(f"{where}: topics must name at least one topic")
+    return WebhookConfig(
+        name=name,
+        topics=topics,
+        url=_url(table, where),
+        keys=_keys(table, where, directory, "standard"),
+        allow=_networks(table, where),
+        format=_one_of(table, "format", where, FORMATS, "value"),
+        timeout_seconds=_number(table, "timeout_seconds", where, 15.0, 0.1, 25.0),
+        parallel=int(_number(table, "parallel", where, 4, 1, 64)),
+        attempts=int(_number(table, "attempts", where, 10, 2, 10)),
+        backoff_seconds=_number(table, "backoff_seconds", where, 300.0, 0, 86_400),
+        dead_letters=_text(table, "dead_letters", where, default=f"dlq.webhooks.{name}"),
+        start=_one_of(table, "start", where, ("earliest", "latest"), "latest"),
+    )
+
+
+def _url(table: Mapping[str, Any], where: str) -> str:
+    url = _text(table, "url", where)
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+        raise ConfigError(f"{where}: url must be https://HOST/PATH, without a user")
+    if parts.scheme == "http" and not _networks(table, where):
+        raise ConfigError(f"{where}: http is for addresses in `allow` only; use https")
+    return url
+
+
+def _networks(table: Mapping[str, Any], where: str) -> tuple[Network, ...]:
+    try:
+        return tuple(ipaddress.ip_network(it) for it in _texts(table, "allow", where))
+    except ValueError as error:
+        raise ConfigError(f"{where}: allow: {error}") from None
+
+
+def _statsd(name: str, table: Mapping[str, Any]) -> StatsdConfig:
+    where = f"[statsd.{name}]"
+    _refuse_unknown(table, ("listen", "topic", "interval_seconds", "buffer_bytes"), where)
+    listen = _text(table, "listen", where)
+    parse_address(listen)
+    return StatsdConfig(
+        name,
+        listen,
+        _topic(table, where),
+        _number(table, "interval_seconds", where, 10.0, 0, 3600),
+        int(_number(table, "buffer_bytes", where, 4 * 1024 * 1024, 4096)),
+    )
+
+
+def _keys(table: Mapping[str, Any], where: str, directory: Path, kind: str) -> tuple[bytes, ...]:
+    given = table.get("secrets", [])
+    if not isinstance(given, list) or (not given and kind != "none"):
+        raise ConfigError(f"{where}: secrets must be a list with at least one secret")
+    try:
+        return tuple(key_of(kind, _secret(it, f"{where}: secrets", directory)) for it in given)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def _secret(given: Any, where: str, directory: Path) -> str:
+    """A string, or the content of a file or of a variable of the environment."""
+    if isinstance(given, str) and given:
+        return given
+    if isinstance(given, Mapping) and set(given) == {"file"}:
+        try:
+            return (directory / str(given["file"])).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ConfigError(f"{where}: {given['file']}: {error.strerror}") from None
+    if isinstance(given, Mapping) and set(given) == {"env"}:
+        found = os.environ.get(str(given["env"]))
+        if not found:
+            raise ConfigError(f"{where}: the variable {given['env']} is not set")
+        return found
+    raise ConfigError(f'{where}: give a string, {{ file = "..." }} or {{ env = "..." }}')
+
+
+def _refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> None:
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, list(known), 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
+            raise ConfigError(f"{where}: unknown name {name!r}{hint}")
+
+
+def _table(given: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{where} must be a table")
+    return given
+
+
+def _tables(given: Mapping[str, Any], kind: str) -> list[tuple[str, Mapping[str, Any]]]:
+    found = []
+    for name, table in _table(given.get(kind, {}), f"[{kind}]").items():
+        if not _NAME.fullmatch(name):
+            raise ConfigError(f"[{kind}.{name}]: use letters, digits, '.', '_' and '-' in names")
+        found.append((name, _table(table, f"[{kind}.{name}]")))
+    return found
+
+
+def _text(table: Mapping[str, Any], name: str, where: str, default: str | None = None) -> str:
+    found = table.get(name, default)
+    if not isinstance(found, str) or not found:
+        raise ConfigError(f"{where}: {name} must be a string that is not empty")
+    return found
+
+
+def _topic(table: Mapping[str, Any], where: str) -> str:
+    found = _text(table, "topic", where)
+    if not _TOPIC.fullmatch(found):
+        raise ConfigError(f"{where}: topic is {found!r}; use letters, digits, '.', '_' and '-'")
+    return found
+
+
+def _texts(table: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
+    found = table.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(it, str) and it for it in found):
+        raise ConfigError(f"{where}: {name} must be a list of strings")
+    return tuple(found)
+
+
+def _one_of(
+    table: Mapping[str, Any], name: str, where: str, known: tuple[str, ...], default: str
+) -> str:
+    found = table.get(name, default)
+    if found not in known:
+        raise ConfigError(f"{where}: {name} is {found!r}; it must be one of {', '.join(known)}")
+    return str(found)
+
+
+def _number(
+    table: Mapping[str, Any],
+    name: str,
+    where: str,
+    default: float,
+    least: float,
+    most: float = float("inf"),
+) -> float:
+    found = table.get(name, default)
+    if isinstance(found, bool) or not isinstance(found, int | float) or not least <= found <= most:
+        limit = f"at least {least:g}" if most == float("inf") else f"{least:g} to {most:g}"
+        raise ConfigError(f"{where}: {name} must be a number, {limit}")
+    return found

@@ -1,0 +1,57 @@
+"""What passed through a bridge, and what did not: counters by name and labels, for all threads."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable
+
+from millstream.metrics.exposition import Family, counter, labels
+
+PREFIX = "millstream_bridge_"
+SERIES_MAX = 10_000  # labels come from the bridge's own settings and reasons; this is a safeguard
+
+HELP = {
+    "http_requests": "Requests by route and status.",
+    "records_in": "Records that the cluster acknowledged.",
+    "records_refused": "Records that the cluster refused or did not acknowledge in time.",
+    "records_out": "Records that were sent to readers or accepted by endpoints.",
+    "hooks_refused": "Webhooks that were refused, by reason.",
+    "hooks_repeated": "Webhooks with an id that was written before.",
+    "webhook_attempts": "Requests to endpoints, by outcome.",
+    "webhook_pauses": "How often an endpoint was paused after failures.",
+    "statsd_packets": "Packets received.",
+    "statsd_samples": "Samples in them.",
+    "statsd_bad_lines": "Lines that are no sample, by reason.",
+    "statsd_kernel_drops": "Packets that the kernel dropped because the bridge was too slow.",
+}
+
+
+class Counts:
+    """Counters of one process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
+
+    def add(self, name: str, amount: int = 1, **by: str) -> None:
+        """Count. `by` are the labels."""
+        series = (name, tuple(sorted(by.items())))
+        with self._lock:
+            if series in self._values or len(self._values) < SERIES_MAX:
+                self._values[series] += amount
+
+    def of(self, name: str, **by: str) -> int:
+        """The sum of the series that have these labels."""
+        wanted = set(by.items())
+        with self._lock:
+            items = list(self._values.items())
+        return sum(it for (found, its), it in items if found == name and wanted <= set(its))
+
+    def families(self) -> Iterable[Family]:
+        """As Prometheus has them."""
+        with self._lock:
+            items = sorted(self._values.items())
+        for name in sorted({series[0] for series, _ in items}):
+            samples = [(labels(**dict(by)), value) for (found, by), value in items if found == name]
+            yield counter(f"{PREFIX}{name}_total", HELP[name], samples)

@@ -1,0 +1,84 @@
+"""Runs what the file of a bridge declares, until it is stopped."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING
+
+from millstream.bridges.config import BridgeConfig
+from millstream.bridges.counts import Counts
+from millstream.bridges.sending import Sender
+from millstream.bridges.statsd.receiver import Receiver
+from millstream.metrics.threaded import MetricsThread
+
+if TYPE_CHECKING:
+    from millstream.bridges.http.server import HttpServer
+    from millstream.bridges.webhooks.endpoint import Endpoint
+
+
+class Bridge:
+    """A running bridge: `with Bridge(config) as bridge:`. Listens when it is made."""
+
+    def __init__(self, config: BridgeConfig) -> None:
+        self.config = config
+        self.counts = Counts()
+        self.http: HttpServer | None = None
+        self.endpoints: list[Endpoint] = []
+        self.receivers: list[Receiver] = []
+        self.metrics: MetricsThread | None = None
+        with contextlib.ExitStack() as undo:
+            self._open(undo)
+            self._closing = undo.pop_all()
+
+    def _open(self, undo: contextlib.ExitStack) -> None:
+        """Start each part; what was started is stopped in the opposite order: first what takes
+        records in, then the producer."""
+        settings = self.config.client_settings
+        if self.config.metrics is not None:
+            self.metrics = MetricsThread(self.config.metrics, self.counts.families, self.problems)
+            undo.callback(self.metrics.stop)
+        sender = Sender(settings, self.counts)
+        undo.callback(sender.close)
+        for statsd in self.config.statsd:
+            receiver = Receiver(statsd, sender, self.counts)
+            undo.callback(receiver.stop)
+            receiver.start()
+            self.receivers.append(receiver)
+        if self.config.http is not None:
+            from millstream.bridges.http.app import Gateway
+            from millstream.bridges.http.server import HttpServer
+            from millstream.bridges.http.streaming import TopicStream
+
+            stream = partial(TopicStream, settings)
+            self.http = HttpServer(Gateway(self.config.http, sender, stream, self.counts))
+            undo.callback(self.http.stop)
+            self.http.start()
+        for webhook in self.config.webhooks:
+            from millstream.bridges.webhooks.endpoint import Endpoint
+
+            endpoint = Endpoint(webhook, settings, self.counts)
+            undo.callback(endpoint.stop)
+            endpoint.start()
+            self.endpoints.append(endpoint)
+
+    def problems(self) -> list[str]:
+        """What keeps it from being ready."""
+        return [f"webhook {it.config.name} is gone (410)" for it in self.endpoints if it.is_gone]
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where it listens and what it calls, for people."""
+        found = [f"http://{self.http.address}"] if self.http is not None else []
+        found += [f"statsd udp://{it.address}" for it in self.receivers]
+        found += [f"webhook {it.config.name}" for it in self.endpoints]
+        return found + ([self.metrics.url] if self.metrics is not None else [])
+
+    def close(self) -> None:
+        self._closing.close()
+
+    def __enter__(self) -> Bridge:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,55 @@
+"""Bridges on the session's broker, and what they wrote."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+from millstream.bridges.config import parse_config
+from millstream.bridges.running import Bridge
+from millstream.testing.pytest_plugin import SharedBroker
+
+PATIENCE_SECONDS = 120.0
+
+
+@contextmanager
+def bridge_to(millstream: SharedBroker, **tables: Any) -> Iterator[Bridge]:
+    with Bridge(parse_config({"broker": millstream.bootstrap_servers, **tables})) as running:
+        yield running
+
+
+def request(
+    address: str, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+) -> tuple[int, Any]:
+    """Status and body, decoded if it is JSON."""
+    connection = http.client.HTTPConnection(address, timeout=PATIENCE_SECONDS)
+    data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+    connection.request(method, path, data, headers or {})
+    response = connection.getresponse()
+    text = response.read()
+    connection.close()
+    try:
+        return response.status, json.loads(text)
+    except ValueError:
+        return response.status, text
+
+
+def read_records(millstream: SharedBroker, topic: str, count: int) -> list[Any]:
+    """The first records of partition 0, when that many are there."""
+    consumer = Consumer(
+        {"bootstrap.servers": millstream.bootstrap_servers, "group.id": "unused", "log_level": 0}
+    )
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    found: list[Any] = []
+    until = time.monotonic() + PATIENCE_SECONDS
+    while len(found) < count and time.monotonic() < until:
+        found += [it for it in consumer.consume(count, 0.5) if it.error() is None]
+    consumer.close()
+    assert len(found) >= count, f"{topic} has {len(found)} records, not {count}"
+    return found

@@ -1,0 +1,46 @@
+"""A bridge as a whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.bridges.config import parse_config
+from millstream.bridges.running import Bridge
+from millstream.errors import MillstreamError
+from millstream.testing.pytest_plugin import SharedBroker
+from tests.bridges.conftest import bridge_to, request
+
+
+def test_bridge_shows_its_addresses_and_metrics(millstream: SharedBroker) -> None:
+    topic = millstream.unique_topic()
+    with bridge_to(
+        millstream,
+        metrics="127.0.0.1:0",
+        http={"listen": "127.0.0.1:0", "produce": [topic]},
+        statsd={"app": {"listen": "127.0.0.1:0", "topic": topic}},
+    ) as bridge:
+        assert bridge.http is not None
+        assert bridge.metrics is not None
+        body = {"records": [{"value": 1}]}
+        headers = {"content-type": "application/json"}
+        assert request(bridge.http.address, "POST", f"/topics/{topic}", body, headers)[0] == 200
+        address = bridge.metrics.url.removeprefix("http://").removesuffix("/metrics")
+        text = request(address, "GET", "/metrics")[1].decode()
+        assert f'millstream_bridge_records_in_total{{topic="{topic}"}} 1' in text
+        assert request(address, "GET", "/ready")[0] == 200
+        shown = bridge.addresses
+        assert [it.partition(":")[0] for it in shown] == ["http", "statsd udp", "http"]
+
+
+def test_part_that_cannot_start_stops_the_others(millstream: SharedBroker) -> None:
+    with bridge_to(millstream, http={"listen": "127.0.0.1:0"}) as first:
+        assert first.http is not None
+        config = parse_config(
+            {
+                "broker": millstream.bootstrap_servers,
+                "http": {"listen": first.http.address},
+                "statsd": {"a": {"listen": "127.0.0.1:0", "topic": "t"}},
+            }
+        )
+        with pytest.raises(MillstreamError, match="cannot listen"):
+            Bridge(config)

@@ -1,0 +1,40 @@
+"""Records to topics, with their places or the reasons why they have none."""
+
+from __future__ import annotations
+
+from millstream.admin.outgoing import Outgoing
+from millstream.bridges.counts import Counts
+from millstream.bridges.sending import Sender
+from millstream.testing.pytest_plugin import SharedBroker
+from tests.bridges.conftest import read_records
+
+
+def test_records_are_written_with_everything_they_have(millstream: SharedBroker) -> None:
+    topic, counts = millstream.unique_topic(), Counts()
+    sender = Sender(millstream.client_settings(), counts)
+    given = Outgoing(b"v", b"k", [("h", None)], 0, 1_700_000_000_000)
+    written, refused = sender.send_and_wait(topic, [given, Outgoing(b"v", partition=99)])
+    sender.close()
+    assert (written.partition, written.offset, written.error) == (0, 0, None)
+    assert written.timestamp_ms == 1_700_000_000_000
+    assert refused.status == 422
+    assert refused.error
+    (record,) = read_records(millstream, topic, 1)
+    assert (record.key(), record.value(), record.headers()) == (b"k", b"v", [("h", None)])
+    assert (counts.of("records_in"), counts.of("records_refused")) == (1, 1)
+
+
+def test_record_that_the_cluster_refuses_has_its_reason(millstream: SharedBroker) -> None:
+    sender = Sender(millstream.client_settings(), Counts())
+    (large,) = sender.send_and_wait(millstream.unique_topic(), [Outgoing(b"x" * 3_000_000)])
+    sender.close()
+    assert large.status == 413
+
+
+def test_unreachable_cluster_is_an_error_in_time() -> None:
+    settings = {"bootstrap.servers": "127.0.0.1:1", "delivery.timeout.ms": 500, "linger.ms": 0}
+    settings |= {"request.timeout.ms": 400}
+    sender = Sender(settings, Counts())
+    (written,) = sender.send_and_wait("t", [Outgoing(b"x")])
+    sender.close()
+    assert written.status == 503

@@ -1,0 +1,113 @@
+"""An endpoint as a share group: delivered, repeated, dead letters at the end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, defaultdict
+
+import pytest
+from confluent_kafka import Producer
+from standardwebhooks import Webhook
+
+from millstream.bridges.config import WebhookConfig
+from millstream.bridges.counts import Counts
+from millstream.bridges.http.signatures import standard_key
+from millstream.bridges.webhooks.attempts import Answer
+from millstream.bridges.webhooks.endpoint import Endpoint, group_settings
+from millstream.testing.pytest_plugin import SharedBroker
+from tests.bridges.conftest import PATIENCE_SECONDS, read_records
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+class Receiver:
+    """Takes webhooks as an endpoint does; answers what the test wants."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.tries: Counter[str] = Counter()
+        self.bodies: dict[str, set[bytes]] = defaultdict(set)
+
+    def __call__(self, config: WebhookConfig, body: bytes, headers: dict[str, str]) -> Answer:
+        Webhook(SECRET).verify(body, headers)
+        with self.lock:
+            self.tries[headers["webhook-id"]] += 1
+            self.bodies[headers["webhook-id"]].add(body)
+            tries = self.tries[headers["webhook-id"]]
+        if body == b'"hopeless"':
+            return Answer(500)
+        return Answer(200 if body != b'"flaky"' or tries > 3 else 500)
+
+
+def config_for(millstream: SharedBroker, topic: str) -> WebhookConfig:
+    return WebhookConfig(
+        name=millstream.unique_group("hook"),
+        topics=(topic,),
+        url="https://unused.example/",
+        keys=(standard_key(SECRET),),
+        attempts=3,
+        backoff_seconds=0.05,
+        dead_letters=millstream.unique_topic("dlq.hooks"),
+        start="earliest",
+    )
+
+
+def test_records_are_delivered_until_taken_and_hopeless_ones_are_dead_letters(
+    millstream: SharedBroker,
+) -> None:
+    topic = millstream.unique_topic()
+    producer = Producer(millstream.client_settings())
+    values = ['"a"', '"b"', '"flaky"', '"hopeless"', '"c"']
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(60) == 0
+    config, counts, receiver = config_for(millstream, topic), Counts(), Receiver()
+    endpoint = Endpoint(
+        config, millstream.client_settings(), counts, send=receiver, again_seconds=0.01
+    )
+    endpoint.start()
+    (letter,) = read_records(millstream, config.dead_letters, 1)
+    wait_for(lambda: counts.of("records_out") == 4)
+    endpoint.stop()
+    assert letter.value() == b'"hopeless"'
+    assert all(len(it) == 1 for it in receiver.bodies.values())
+    assert receiver.tries[f"{topic}-0-2"] >= 4
+    assert receiver.tries[f"{topic}-0-3"] >= 3
+    assert counts.of("webhook_attempts", outcome="accepted") == 4
+
+
+def test_endpoint_that_is_gone_gets_no_more(millstream: SharedBroker) -> None:
+    topic = millstream.unique_topic()
+    producer = Producer(millstream.client_settings())
+    producer.produce(topic, b"1")
+    assert producer.flush(60) == 0
+    counts = Counts()
+    endpoint = Endpoint(
+        config_for(millstream, topic),
+        millstream.client_settings(),
+        counts,
+        send=lambda *_: Answer(410),
+    )
+    endpoint.start()
+    wait_for(lambda: endpoint.is_gone)
+    endpoint.stop()
+    assert counts.of("webhook_attempts") == 1
+
+
+def wait_for(condition: object) -> None:
+    assert callable(condition)
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < until, "waited too long"
+        time.sleep(0.02)
+
+
+def test_default_settings_span_more_than_a_day() -> None:
+    config = WebhookConfig("a", ("t",), "https://a.example/", (b"",))
+    settings = group_settings(config)
+    delay, total = int(settings["share.retry.backoff.ms"]), 0
+    for _ in range(int(settings["share.delivery.count.limit"]) - 1):
+        total += min(delay, int(settings["share.retry.backoff.max.ms"]))
+        delay *= 2
+    assert total / 3_600_000 == pytest.approx(42.6, abs=0.1)
