@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from millstream.admin.outgoing import Outgoing
 from millstream.bridges.counts import Counts
 from millstream.bridges.sending import Sender
@@ -26,7 +28,8 @@ def test_records_are_written_with_everything_they_have(millstream: SharedBroker)
 
 def test_record_that_the_cluster_refuses_has_its_reason(millstream: SharedBroker) -> None:
     sender = Sender(millstream.client_settings(), Counts())
-    (large,) = sender.send_and_wait(millstream.unique_topic(), [Outgoing(b"x" * 3_000_000)])
+    large_value = random.Random(1).randbytes(3_000_000)  # cannot be compressed
+    (large,) = sender.send_and_wait(millstream.unique_topic(), [Outgoing(large_value)])
     sender.close()
     assert large.status == 413
 
