@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -13,7 +14,8 @@ from millstream import Broker
 from millstream.admin.topics import create_topic, delete_topic
 from millstream.client.cluster import Cluster
 from millstream.console import sampler as module
-from millstream.console.sampler import Sampler, pause, take_sample
+from millstream.console.sampler import Sampler, Samplers, pause, take_sample
+from millstream.console.sessions import Session
 from tests.peers.patience import PATIENCE_SECONDS
 
 HOUR_MS = 3_600_000
@@ -77,9 +79,9 @@ def test_unread_records_close_to_their_end_are_at_risk(broker: Broker) -> None:
     risks = {it.group: it for it in found if it.topic == "old"}
     assert set(risks) == {"late", "later"}
     assert (risks["late"].unread, risks["later"].unread) == (6, 4)
-    expires = risks["late"].expires_in_ms
+    expires = risks["late"].expires_ms
     assert expires is not None
-    assert 0 < expires <= HOUR_MS // 10
+    assert now_ms < expires <= now_ms + HOUR_MS // 10
     assert not [it for it in found if it.topic == "young"]
 
 
@@ -140,3 +142,30 @@ def test_sampling_takes_a_small_part_of_the_time() -> None:
     assert pause(1.0, 5.0) == pytest.approx(19.0)
     assert pause(60.0, 5.0) == pytest.approx(60.0)
     assert pause(500.0, 5.0) == 5.0
+
+
+def test_sessions_of_a_user_share_a_sampler_that_ends_with_them(broker: Broker) -> None:
+    samplers = Samplers(samplers_max=2)
+    first, second = (Session(broker.bootstrap_servers, None, "alice") for _ in range(2))
+    sampler = samplers.of(first)
+    assert samplers.of(second) is sampler
+    first.close()
+    assert sampler.is_running
+    assert samplers.of(second) is sampler
+    others = [Session(broker.bootstrap_servers, None, name) for name in ("bob", "carol")]
+    started = [samplers.of(it) for it in others]
+    assert not sampler.is_running  # it was the least recently used of three
+    assert samplers.of(second) is not sampler
+    second.close()
+    samplers.close()
+    assert not any(it.is_running for it in started)
+
+
+def test_sampler_ends_when_its_user_has_left(broker: Broker) -> None:
+    wanted = [True]
+    connect = partial(Cluster, broker.bootstrap_servers)
+    sampler = Sampler(connect, interval_seconds=0.02, is_wanted=lambda: wanted[0])
+    sampler.start()
+    wait_for(lambda: bool(sampler.rates))
+    wanted[0] = False
+    wait_for(lambda: not sampler.is_running)

@@ -11,7 +11,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TypeVar
 
@@ -45,6 +47,7 @@ SLOW_SECONDS = 60.0  # how often what changes slowly is refreshed
 FRESH_SECONDS = 1.0
 SMALL_MAX = 2_000  # partitions and groups: of a cluster of this size, pages take samples themselves
 RISKS_MAX = 200
+SAMPLERS_MAX = 20
 TIMEOUT_SECONDS = 5.0
 TREND_SECONDS = 900.0
 TREND_SIZE = 48
@@ -79,8 +82,9 @@ def take_sample(cluster: Cluster, before: Sample | None = None, *, refresh: bool
         sum(it.bytes for it in on_disk.replicas) if on_disk.replicas else None,
         tuple(lags or ()),
     )
-    if before is not None and not refresh:
-        sample = replace(sample, settings=before.settings, at_risk=before.at_risk)
+    if not refresh:
+        kept = before or sample
+        sample = replace(sample, settings=kept.settings, at_risk=kept.at_risk)
     else:
         names = list(state.topics)
         settings = _or_problem(lambda: settings_of_topics(cluster, names, SETTINGS), problems)
@@ -117,10 +121,10 @@ def at_risk(cluster: Cluster, sample: Sample) -> list[AtRisk]:
     ):
         expires = None
         if timestamp_ms is not None:
-            expires = timestamp_ms + (sample.retention_ms(topic) or 0) - sample.time_ms
+            expires = timestamp_ms + (sample.retention_ms(topic) or 0)
         unread = sample.ends.get((topic, index), offset) - offset
-        found.append(AtRisk(group.group, topic, index, unread, group.lost, expires))
-    found.sort(key=lambda it: (it.expires_in_ms is None, it.expires_in_ms or 0))
+        found.append(AtRisk(group.group, topic, index, unread, expires))
+    found.sort(key=lambda it: (it.expires_ms is None, it.expires_ms or 0))
     return found
 
 
@@ -155,12 +159,18 @@ class Sampler:
     """See the module. `start` and `stop` once each; the rest from any thread."""
 
     def __init__(
-        self, connect: Callable[[], Cluster], *, interval_seconds: float = INTERVAL_SECONDS
+        self,
+        connect: Callable[[], Cluster],
+        *,
+        interval_seconds: float = INTERVAL_SECONDS,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         self.history = History()
+        self._is_wanted = is_wanted
         self._connect = connect
         self._interval_seconds = interval_seconds
         self._latest: Sample | None = None
+        self._before: Sample | None = None  # the last one of the thread
         self._rates: dict[Key, float] = {}
         self._taking = threading.Lock()
         self._stopped = threading.Event()
@@ -172,6 +182,10 @@ class Sampler:
 
     def stop(self) -> None:
         self._stopped.set()
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive() and not self._stopped.is_set()
 
     def join(self, seconds_max: float) -> None:
         if self._thread is not None:
@@ -196,7 +210,7 @@ class Sampler:
         with self._taking:  # many browsers may ask at once
             latest = self._latest
             if latest is None or self._is_stale(latest):
-                latest = take_sample(cluster, latest, refresh=latest is None)
+                latest = take_sample(cluster, latest, refresh=self._before is None)
                 self._latest = latest
             return latest
 
@@ -208,30 +222,43 @@ class Sampler:
         return age > 2 * (pause(sample.took_seconds, self._interval_seconds) + sample.took_seconds)
 
     def _run(self) -> None:
-        before: Sample | None = None
-        refreshed_at = -SLOW_SECONDS
         cluster: Cluster | None = None
+        refreshed_at: float | None = None
         wait = 0.0
-        while not self._stopped.wait(wait):
+        while not self._stopped.wait(wait) and self._is_wanted():
+            is_first = self._latest is None
+            # The first sample is a quick one: pages wait for it.
+            refresh = not is_first and (
+                refreshed_at is None or time.monotonic() - refreshed_at >= SLOW_SECONDS
+            )
             try:
                 cluster = cluster or self._connect()
-                refresh = time.monotonic() - refreshed_at >= SLOW_SECONDS
-                sample = take_sample(cluster, before, refresh=refresh)
+                with self._taking if is_first else nullcontext():
+                    self._add(take_sample(cluster, self._before, refresh=refresh))
             except (OSError, MillstreamError) as error:
                 _log.debug("no sample of the cluster: %s", error)
                 if cluster is not None:
                     cluster.forget_all()
-                before, self._latest, self._rates = None, None, {}
-                wait = self._interval_seconds
+                self._before, self._latest, self._rates = None, None, {}
+                refreshed_at, wait = None, self._interval_seconds
                 continue
             if refresh:
                 refreshed_at = time.monotonic()
-            self.history.add(sample.time_ms / 1000, values(before, sample))
-            self._rates = rates(before, sample) if before is not None else {}
-            self._latest = before = sample
-            wait = pause(sample.took_seconds, self._interval_seconds)
+            wait = 0.0 if refreshed_at is None else self._pause()
+        self._stopped.set()
         if cluster is not None:
             cluster.close()
+
+    def _add(self, sample: Sample) -> None:
+        """A sample of the thread. The first one has no rates, so it is no point of charts."""
+        before, self._before, self._latest = self._before, sample, sample
+        if before is not None:
+            self._rates = rates(before, sample)
+            self.history.add(sample.time_ms / 1000, values(before, sample))
+
+    def _pause(self) -> float:
+        assert self._before is not None
+        return pause(self._before.took_seconds, self._interval_seconds)
 
 
 def pause(took_seconds: float, interval_seconds: float) -> float:
@@ -241,31 +268,43 @@ def pause(took_seconds: float, interval_seconds: float) -> float:
 
 
 class Samplers:
-    """The samplers of a console, by session."""
+    """The samplers of a console, by user: all sessions of a user see the same."""
 
-    def __init__(self) -> None:
-        self._samplers: dict[str, Sampler] = {}
+    def __init__(self, *, samplers_max: int = SAMPLERS_MAX) -> None:
+        self._samplers: OrderedDict[str, Sampler] = OrderedDict()  # the least recently used first
+        self._sessions: dict[str, list[Session]] = {}
+        self._samplers_max = samplers_max
 
     def of(self, session: Session) -> Sampler:
-        sampler = self._samplers.get(session.id)
-        if sampler is None:
-            sampler = Sampler(lambda: session.new_cluster(timeout_seconds=TIMEOUT_SECONDS))
-            self._samplers[session.id] = sampler
+        """The sampler of the session's user; it starts now, and ends with the user's sessions."""
+        user = session.user or ""
+        known = [it for it in self._sessions.get(user, []) if not it.is_closed]
+        self._sessions[user] = known if session in known else [*known, session]
+        sampler = self._samplers.get(user)
+        if sampler is None or not sampler.is_running:
+            sampler = Sampler(lambda: self._connect(user), is_wanted=lambda: self._is_there(user))
             sampler.start()
+            self._samplers[user] = sampler
+        self._samplers.move_to_end(user)
+        if len(self._samplers) > self._samplers_max:
+            self._samplers.popitem(last=False)[1].stop()
         return sampler
 
-    def forget(self, session_id: str) -> None:
-        """Stop sampling for a user who has left."""
-        sampler = self._samplers.pop(session_id, None)
-        if sampler is not None:
-            sampler.stop()
+    def _is_there(self, user: str) -> bool:
+        return any(not it.is_closed for it in self._sessions.get(user, ()))
+
+    def _connect(self, user: str) -> Cluster:
+        for session in self._sessions.get(user, ()):
+            if not session.is_closed:
+                return session.new_cluster(timeout_seconds=TIMEOUT_SECONDS)
+        raise ConnectionError("the user has logged out")
 
     def close(self) -> None:
-        for session_id in list(self._samplers):
-            self.forget(session_id)
+        for sampler in self._samplers.values():
+            sampler.stop()
 
 
 def sampler_of(request: Request) -> Sampler:
-    """The sampler of a request's user; it starts with the first page that needs it."""
+    """The sampler of a request's user."""
     samplers: Samplers = request.app.state.samplers
     return samplers.of(session_of(request))

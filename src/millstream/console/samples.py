@@ -29,14 +29,13 @@ RISK_SHARE = 0.2  # of retention.ms: unread records with less than this left are
 
 @dataclass(frozen=True)
 class AtRisk:
-    """Unread records of a group that retention deletes soon, or has deleted."""
+    """Unread records of a group that retention deletes soon."""
 
     group: str
     topic: str
     partition: int
     unread: int
-    lost: int
-    expires_in_ms: int | None  # until the oldest unread record may be deleted
+    expires_ms: int | None  # when the oldest unread record may be deleted, since 1970
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,8 @@ class ConsoleServer:
         try:
             while not server.started and not serving.done():
                 await asyncio.sleep(0.01)
+            if app.state.sessions.shared is not None:
+                app.state.samplers.of(app.state.sessions.shared)  # so that there is a history
             ready()
             await self._watch(serving, app.state.sessions.tidy)
         finally:

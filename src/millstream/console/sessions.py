@@ -115,6 +115,10 @@ class Session:
                 cluster.close()
         self._idle = [it for it in self._idle if it[0] >= before]
 
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
     def close(self) -> None:
         self._is_closed = True
         self.close_idle(time.monotonic() + 1)

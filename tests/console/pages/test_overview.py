@@ -64,11 +64,11 @@ def test_unread_records_that_expire_are_shown(console: Console, page: Page) -> N
     fresh = start_console(console.bootstrap_servers)
     try:
         page.goto(fresh.url)
-        table = page.get_by_role("table", name="Unread records that retention deletes soon")
+        table = page.get_by_role("table", name="Unread records that retention deletes")
         expect(table).to_contain_text("ov-late")
         found = fresh.json("/")
         (risk,) = [it for it in found["at_risk"] if it["group"] == "ov-late"]
-        assert (risk["topic"], risk["unread"]) == ("ov-old", 4)
+        assert (risk["topics"], risk["unread"]) == (["ov-old"], 4)
         assert 0 < risk["expires_in_ms"] <= HOUR_MS // 10
     finally:
         fresh.server.stop()

@@ -47,6 +47,18 @@ class LaggingGroup:
 
 
 @dataclass(frozen=True)
+class GroupAtRisk:
+    """A group that retention takes unread records from, soon or already."""
+
+    group: str
+    type: str
+    topics: tuple[str, ...]
+    unread: int  # in the partitions at risk
+    expires_in_ms: int | None  # until the first of them may be deleted
+    lost: int  # deleted unread
+
+
+@dataclass(frozen=True)
 class LetterTopic:
     name: str
     letters: int
@@ -68,7 +80,7 @@ class Overview:
     groups: int
     lag: int | None
     lagging: list[LaggingGroup]
-    at_risk: list[AtRisk]
+    at_risk: list[GroupAtRisk]
     at_risk_count: int
     dead_letters: int
     letter_topics: list[LetterTopic]
@@ -85,6 +97,7 @@ def load(cluster: Cluster, sampler: Sampler, chosen: str) -> Overview:
     sample = sampler.current(cluster)
     state, counts, rates = sample.state, sample.state.counts, sampler.rates
     plotted = charts.of_cluster()
+    risks = groups_at_risk(sample, round(time.time() * 1000))
     return Overview(
         cluster_id=state.cluster_id,
         brokers=state.brokers,
@@ -100,8 +113,8 @@ def load(cluster: Cluster, sampler: Sampler, chosen: str) -> Overview:
         groups=len(sample.groups),
         lag=sample.lag,
         lagging=lagging_groups(sample, sampler),
-        at_risk=list(sample.at_risk[:SHOWN_MAX]),
-        at_risk_count=len(sample.at_risk),
+        at_risk=risks[:SHOWN_MAX],
+        at_risk_count=len(risks),
         dead_letters=sample.dead_letters,
         letter_topics=letter_topics(sample),
         busy=busy_topics(sampler),
@@ -120,6 +133,30 @@ def lagging_groups(sample: Sample, sampler: Sampler) -> list[LaggingGroup]:
         LaggingGroup(it.group, it.type, it.state, it.lag or 0, sampler.trend("lag", it.group))
         for it in behind[:SHOWN_MAX]
     ]
+
+
+def groups_at_risk(sample: Sample, now_ms: int) -> list[GroupAtRisk]:
+    """The most urgent first."""
+    threatened: dict[str, list[AtRisk]] = {}
+    for it in sample.at_risk:
+        threatened.setdefault(it.group, []).append(it)
+    found = []
+    for group in sample.groups:
+        mine = threatened.get(group.group, [])
+        if not mine and not group.lost:
+            continue
+        times = [it.expires_ms for it in mine if it.expires_ms is not None]
+        found.append(
+            GroupAtRisk(
+                group.group,
+                group.type,
+                tuple(sorted({it.topic for it in mine})),
+                sum(it.unread for it in mine),
+                min(times) - now_ms if times else None,
+                group.lost,
+            )
+        )
+    return sorted(found, key=lambda it: (it.expires_in_ms is None, it.expires_in_ms or 0))
 
 
 def letter_topics(sample: Sample) -> list[LetterTopic]:

@@ -187,9 +187,9 @@
         cursor: { y: false },
         legend: { show: data.series.length > 1 },
         hooks: { setCursor: [(it) => read(it.cursor.idx)] },
-        scales: { y: { range: (_, least, most) => [Math.min(0, least ?? 0), Math.max(most ?? 0, 1) * 1.08] } },
+        scales: { x: { range: (_, first, last) => (last - first < 30 ? [last - 30, last] : [first, last]) }, y: { range: (_, least, most) => [Math.min(0, least ?? 0), Math.max(most ?? 0, 1) * 1.08] } },
         axes: [
-          { ...axis, values: (_, times, __, ___, step) => times.map((it) => clock(it, step < 60)) },
+          { ...axis, size: 30, values: (_, times, __, ___, step) => times.map((it) => clock(it, step < 60)) },
           { ...axis, size: 64, incrs: unit.startsWith("bytes") ? BINARY : undefined, values: (_, values) => values.map((it) => shown(it, unit)) },
         ],
         series: [{}, ...data.series.map((it, index) => ({
