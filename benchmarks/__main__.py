@@ -58,6 +58,7 @@ EXTRA = (
     "authorization",
     "quotas",
     "query",
+    "console_pages",
     "workers",
     "capture",
     "stores",
