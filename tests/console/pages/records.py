@@ -32,14 +32,14 @@ def make_topic(console: Console, name: str, records: list[Outgoing], partitions:
             send(cluster, name, records, now_ms=NOW_MS)
 
 
-def orders(count: int, partitions: int = 1) -> list[Outgoing]:
+def orders(count: int, partitions: int = 1, since_ms: int = NOW_MS) -> list[Outgoing]:
     return [
         Outgoing(
             json.dumps({"order": n, "amount": n * 1.5, "user": f"user-{n % 5}"}).encode(),
             b"user-%d" % (n % 5),
             [("trace-id", b"t-%d" % n)],
             n % partitions,
-            NOW_MS + n,
+            since_ms + n,
         )
         for n in range(count)
     ]

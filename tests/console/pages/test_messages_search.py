@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
 from collections.abc import Callable
 from urllib.parse import urlencode
@@ -12,7 +13,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 from starlette.exceptions import HTTPException
 
-from millstream.console.pages.messages_search import Searches
+from millstream.console.pages.messages_search import Searches, shell_quoted
 from millstream.query.search import CHILD_MODULE
 from tests.console.conftest import Console, check_accessible
 from tests.console.pages.records import NOW_MS, hostile, make_topic, orders
@@ -130,6 +131,13 @@ def test_search_is_cancelled_and_its_process_ends(console: Console, page: Page) 
     until(lambda: len(children()) == 1)
     page.goto(f"{console.url}/topics/orders/messages")  # whoever leaves the page cancels, too
     until(lambda: not children())
+
+
+def test_command_is_quoted_for_a_shell() -> None:
+    assert shell_quoted("a = 'b'") == "\"a = 'b'\""
+    for text in ('"', "$(rm)", "`rm`", "a\\", "!x", "a\nb"):
+        assert shlex.split(shell_quoted(text)) == [text]
+        assert shell_quoted(text).startswith("'")
 
 
 def test_searches_at_once_are_limited() -> None:

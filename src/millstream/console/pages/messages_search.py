@@ -7,6 +7,8 @@ cancelled, or that has found enough, leaves a cursor in the page's address, from
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -135,10 +137,19 @@ def search_command(request: Request, topic: str, wanted: Wanted) -> str:
             where = f"len(list_filter(_headers, lambda h: h.key = '{name}'{value})) > 0"
         case _:
             where = f"contains(_value, '{text}') or contains(_key, '{text}')"
-    quoted = topic.replace('"', '""')
+    table = topic if re.fullmatch(r"[a-z_][a-z0-9_]*", topic) else _identifier(topic)
     order = "_timestamp desc" if wanted.order == "newest" else "_timestamp"
-    sql = f'select * from "{quoted}" where {where} order by {order} limit {wanted.limit}'
-    return command(request, "query", sql)
+    sql = f"select * from {table} where {where} order by {order} limit {wanted.limit}"
+    return command(request, "query", "SQL").replace("SQL", shell_quoted(sql), 1)
+
+
+def _identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def shell_quoted(text: str) -> str:
+    """For a shell; in double quotes where that is easier to read, since SQL has single ones."""
+    return shlex.quote(text) if {*'"$`\\!\n'} & {*text} else f'"{text}"'
 
 
 @dataclass
