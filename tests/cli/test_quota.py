@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from millstream.cli.quota import parse_rate, readable
 from tests.cli.conftest import Run
 from tests.conformance.brokers import eventually
 
@@ -100,26 +99,3 @@ def test_bad_input_is_refused_with_the_reason(
     outcome = cli("quota", *arguments)
     assert outcome.exit_code == exit_code, outcome
     assert message in outcome.err
-
-
-@pytest.mark.parametrize(
-    ("text", "rate"),
-    [("1000", 1000), ("1MB", 10**6), ("1.5 mb/s", 1_500_000), ("1KiB", 1024), ("2GiB/s", 2**31)],
-)
-def test_rates_have_units(text: str, rate: int) -> None:
-    assert parse_rate("--rate", text) == rate
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (500, "500 B/s"),
-        (1024, "1 KiB/s"),
-        (1_000_000, "1 MB/s"),
-        (1_500_000, "1500 kB/s"),
-        (1_234_567, "1.235 MB/s"),
-        (2**30, "1 GiB/s"),
-    ],
-)
-def test_rates_are_readable(value: float, shown: str) -> None:
-    assert readable("producer_byte_rate", value) == shown

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from ipaddress import ip_address
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
+from millstream.admin.acls import (
+    create_entries,
+    delete_entries,
+    find_entries,
+    is_host,
+    parse_operation,
+    possible_operations,
+    principal_of,
+    row_of,
+    shown,
+)
 from millstream.cli.cluster import Cluster
-from millstream.cli.failures import CommandFailed, usage_error
+from millstream.cli.failures import usage_error
 from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
 from millstream.cli.output import console, note, print_json, print_rows
-from millstream.errors import ErrorCode
 from millstream.security.acls import (
     ANY_HOST,
     ANY_NAME,
     CLUSTER_NAME,
-    OPERATIONS_OF,
     AclEntry,
     AclFilter,
     Operation,
@@ -33,8 +41,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     add_completion=False,
 )
-
-ENTRIES_PER_REQUEST = 1_000  # brokers accept 10,000, less if their metadata is in ZooKeeper
 
 _COLUMNS = {
     "principal": "PRINCIPAL",
@@ -140,8 +146,8 @@ def add(
     _check_hosts("--allow", allow_principal, allow_host)
     _check_hosts("--deny", deny_principal, deny_host)
     users = [
-        *((_principal(user), Permission.ALLOW, allow_host) for user in allow_principal or ()),
-        *((_principal(user), Permission.DENY, deny_host) for user in deny_principal or ()),
+        *((principal_of(user), Permission.ALLOW, allow_host) for user in allow_principal or ()),
+        *((principal_of(user), Permission.DENY, deny_host) for user in deny_principal or ()),
     ]
     if not users:
         raise usage_error("give --allow-principal or --deny-principal")
@@ -164,9 +170,9 @@ def add(
         for (principal, permission, hosts), (resource, allowed) in product(users, granted)
         for host in hosts or (ANY_HOST,)
     ]
-    _create(Cluster.connect(bootstrap_server, client_config), entries)
+    create_entries(Cluster.connect(bootstrap_server, client_config).protocol, entries)
     if as_json:
-        print_json([_row(entry) for entry in entries])
+        print_json([row_of(entry) for entry in entries])
     else:
         _print(entries)
 
@@ -201,9 +207,9 @@ def list_entries(
     """
     resources = _resources(topic, group, transactional_id, cluster)
     filters = list(_filters(resources, [principal] if principal else [], None, matching=matching))
-    found = _find(Cluster.connect(bootstrap_server, client_config), filters)
+    found = find_entries(Cluster.connect(bootstrap_server, client_config).protocol, filters)
     if as_json:
-        print_json([_row(entry) for entry in found])
+        print_json([row_of(entry) for entry in found])
     else:
         _print(found)
 
@@ -235,26 +241,19 @@ def remove(
     resources = _resources(topic, group, transactional_id, cluster)
     if not (principal or operation or resources):
         raise usage_error("say what to remove: --principal, --operation, --topic, --group, ...")
-    connected = Cluster.connect(bootstrap_server, client_config)
-    found = _find(connected, list(_filters(resources, principal or (), operation)))
+    connected = Cluster.connect(bootstrap_server, client_config).protocol
+    found = find_entries(connected, list(_filters(resources, principal or (), operation)))
     if found and not yes:
         _print(found)
         typer.confirm(f"remove these {len(found)} entries?", abort=True)
-    _delete(connected, found)
+    delete_entries(connected, found)
     if as_json:
-        print_json([_row(entry) for entry in found])
+        print_json([row_of(entry) for entry in found])
     else:
         console().print(f"removed {len(found)} entries" if found else "no entry matches")
 
 
 # What the options mean
-
-
-def _principal(user: str) -> str:
-    """A user's name is enough: there is no other type of principals."""
-    if not user.strip():
-        raise usage_error("the name of the user is empty")
-    return user if user.startswith("User:") else f"User:{user}"
 
 
 def _check_hosts(
@@ -264,19 +263,11 @@ def _check_hosts(
     if hosts and not principals:
         raise usage_error(f"{option}-host is about the users of {option}-principal: give that too")
     for host in hosts or ():
-        if host != ANY_HOST and not _is_address(host):
+        if not is_host(host):
             raise usage_error(
                 f"{option}-host {host}: it is one address, such as 10.0.0.9, or *; entries know "
                 "neither networks nor names of hosts"
             )
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _resources(
@@ -314,14 +305,14 @@ def _granted(
         if not wanted:
             raise usage_error(
                 f"{_options(for_producer, for_consumer)} needs nothing on a "
-                f"{_shown(resource.type)}: give --operation for that"
+                f"{shown(resource.type)}: give --operation for that"
             )
-        possible = OPERATIONS_OF[resource.type]
+        possible = possible_operations(resource.type)
         for operation in wanted:
-            if operation not in (Operation.ALL, *possible):
+            if operation not in possible:
                 raise usage_error(
-                    f"--operation {_shown(operation)}: on a {_shown(resource.type)} there are "
-                    f"{', '.join(map(_shown, (Operation.ALL, *possible)))}"
+                    f"--operation {shown(operation)}: on a {shown(resource.type)} there are "
+                    f"{', '.join(map(shown, possible))}"
                 )
             yield resource, operation
 
@@ -332,13 +323,11 @@ def _options(for_producer: bool, for_consumer: bool) -> str:
 
 
 def _operation(name: str) -> Operation:
-    """`describe-configs`, `DescribeConfigs` and `DESCRIBE_CONFIGS` are the same."""
-    plain = name.replace("-", "").replace("_", "").upper()
-    for operation in Operation:
-        if operation >= Operation.ALL and operation.name.replace("_", "") == plain:
-            return operation
-    known = ", ".join(_shown(operation) for operation in Operation if operation >= Operation.ALL)
-    raise usage_error(f"--operation {name}: it is one of {known}")
+    found = parse_operation(name)
+    if found is None:
+        known = ", ".join(shown(it) for it in Operation if it >= Operation.ALL)
+        raise usage_error(f"--operation {name}: it is one of {known}")
+    return found
 
 
 def _filters(
@@ -357,110 +346,15 @@ def _filters(
             resource_type=ResourceType.ANY if resource is None else resource.type,
             resource_name=None if resource is None else resource.name,
             pattern_type=pattern if resource is not None else PatternType.ANY,
-            principal=None if user is None else _principal(user),
+            principal=None if user is None else principal_of(user),
             operation=Operation.ANY if name is None else _operation(name),
         )
-
-
-# Requests
-
-
-def _create(cluster: Cluster, entries: Sequence[AclEntry]) -> None:
-    creations = [
-        {
-            "resource_type": entry.resource_type,
-            "resource_name": entry.resource_name,
-            "resource_pattern_type": entry.pattern_type,
-            **entry.access_fields,
-        }
-        for entry in entries
-    ]
-    answer = _ask(cluster, "create_acls", {"creations": creations})
-    _check(zip(entries, answer.results, strict=True), "adding")
-
-
-def _find(cluster: Cluster, filters: Iterable[AclFilter]) -> list[AclEntry]:
-    found: dict[AclEntry, None] = {}
-    for wanted in filters:
-        answer = _ask(cluster, "describe_acls", _filter_fields(wanted))
-        if answer.error_code is not ErrorCode.NONE:
-            raise _failure("listing", answer.error_code, answer.error_message)
-        found |= {
-            AclEntry(
-                *(resource.resource_type, resource.resource_name, resource.pattern_type),
-                *(acl.principal, acl.host, acl.operation, acl.permission_type),
-            ): None
-            for resource in answer.resources
-            for acl in resource.acls
-        }
-    return sorted(found, key=lambda it: (it.principal, it.resource_type, it.resource_name, it))
-
-
-def _delete(cluster: Cluster, entries: Sequence[AclEntry]) -> None:
-    for first in range(0, len(entries), ENTRIES_PER_REQUEST):
-        some = entries[first : first + ENTRIES_PER_REQUEST]
-        filters = [_filter_fields(AclFilter(*entry)) for entry in some]
-        answer = _ask(cluster, "delete_acls", {"filters": filters})
-        _check(zip(some, answer.filter_results, strict=True), "removing")
-
-
-def _ask(cluster: Cluster, api: str, fields: Mapping[str, Any]) -> Any:
-    protocol = cluster.protocol
-    return protocol.ask_broker(protocol.broker_ids()[0], api, fields)
-
-
-def _filter_fields(wanted: AclFilter) -> dict[str, Any]:
-    return {
-        "resource_type_filter": wanted.resource_type,
-        "resource_name_filter": wanted.resource_name,
-        "pattern_type_filter": wanted.pattern_type,
-        "principal_filter": wanted.principal,
-        "host_filter": wanted.host,
-        "operation": wanted.operation,
-        "permission_type": wanted.permission,
-    }
-
-
-def _check(results: Iterable[tuple[AclEntry, Any]], what: str) -> None:
-    for _, result in results:
-        if result.error_code is not ErrorCode.NONE:
-            raise _failure(what, result.error_code, result.error_message)
-
-
-def _failure(what: str, code: ErrorCode, message: str | None) -> CommandFailed:
-    if code is ErrorCode.SECURITY_DISABLED:
-        return CommandFailed(
-            "the brokers have no authorizer, so everyone may do everything; set "
-            "authorizer.class.name and super.users on them"
-        )
-    return CommandFailed(f"{what} access control entries failed: {message or code.description}")
 
 
 # Output
 
 
-def _shown(number: ResourceType | Operation | PatternType | Permission) -> str:
-    return number.name.lower().replace("_", "-")
-
-
-def _row(entry: AclEntry) -> dict[str, str]:
-    return {
-        "principal": entry.principal,
-        "permission": _name(Permission, entry.permission),
-        "operation": _name(Operation, entry.operation),
-        "type": _name(ResourceType, entry.resource_type),
-        "name": entry.resource_name,
-        "pattern": _name(PatternType, entry.pattern_type),
-        "host": entry.host,
-    }
-
-
-def _name(numbers: Any, number: int) -> str:
-    """A later Kafka may have more of them."""
-    return _shown(numbers(number)) if number in numbers._value2member_map_ else str(number)
-
-
 def _print(entries: Sequence[AclEntry]) -> None:
-    print_rows([_row(entry) for entry in entries], _COLUMNS, empty="no access control entries")
+    print_rows([row_of(entry) for entry in entries], _COLUMNS, empty="no access control entries")
     if any(entry.permission == Permission.DENY for entry in entries):
         note("an entry that denies wins over all that allow")

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import typer
 
+from millstream.admin.quotas import (
+    CLIENT_ID,
+    DEFAULT_NAME,
+    IP,
+    USER,
+    Entity,
+    alter_quotas,
+    describe_entity,
+    describe_quotas,
+    parse_rate,
+    readable,
+)
 from millstream.cli.cluster import Cluster
 from millstream.cli.failures import CommandFailed, usage_error
 from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
 from millstream.cli.output import console, print_json, print_rows
-from millstream.client.cluster import check
 
 app = typer.Typer(
     help="Set, list and remove quotas of users, client ids and addresses.",
@@ -20,26 +29,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     add_completion=False,
 )
-
-USER, CLIENT_ID, IP = "user", "client-id", "ip"
-EXACT, DEFAULT = 0, 1  # how a filter matches
-DEFAULT_NAME = "<default>"
-UNITS = {
-    "": 1,
-    "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KIB": 2**10,
-    "MIB": 2**20,
-    "GIB": 2**30,
-    "TIB": 2**40,
-}
-_RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*?)(?:/s)?")
-
-Entity: TypeAlias = dict[str, str | None]  # None: the default
-Quotas: TypeAlias = dict[str, float]
 
 _WHO, _WHAT = "For whom", "Quotas"
 User = Annotated[
@@ -138,8 +127,8 @@ def set_quota(
     """
     entity = _one_entity(user, user_default, client_id, client_id_default, ip, ip_default)
     given = {
-        "producer_byte_rate": parse_rate("--producer-byte-rate", producer_byte_rate),
-        "consumer_byte_rate": parse_rate("--consumer-byte-rate", consumer_byte_rate),
+        "producer_byte_rate": _rate("--producer-byte-rate", producer_byte_rate),
+        "consumer_byte_rate": _rate("--consumer-byte-rate", consumer_byte_rate),
         "request_percentage": request_percentage,
         "controller_mutation_rate": controller_mutation_rate,
         "connection_creation_rate": connection_creation_rate,
@@ -147,9 +136,9 @@ def set_quota(
     quotas = {key: float(value) for key, value in given.items() if value is not None}
     if not quotas:
         raise usage_error("no quota given: use --producer-byte-rate RATE or another one of --help")
-    _alter(Cluster.connect(bootstrap_server, client_config), entity, quotas)
+    alter_quotas(Cluster.connect(bootstrap_server, client_config).protocol, entity, quotas)
     shown = ", ".join(f"{key} {readable(key, value)}" for key, value in quotas.items())
-    console().print(f"set for {describe(entity)}: {shown}", markup=False)
+    console().print(f"set for {describe_entity(entity)}: {shown}", markup=False)
 
 
 @app.command("list")
@@ -174,7 +163,7 @@ def list_quotas(
       millstream quota list --json | jq '.[] | select(.entity.user == "alice") | .quotas'
     """
     wanted = _entity(user, user_default, client_id, client_id_default, ip, ip_default)
-    found = _describe(Cluster.connect(bootstrap_server, client_config), wanted)
+    found = describe_quotas(Cluster.connect(bootstrap_server, client_config).protocol, wanted)
     if as_json:
         print_json([{"entity": entity, "quotas": quotas} for entity, quotas in found])
         return
@@ -232,60 +221,22 @@ def remove(
         "controller_mutation_rate": controller_mutation_rate,
         "connection_creation_rate": connection_creation_rate,
     }
-    cluster = Cluster.connect(bootstrap_server, client_config)
-    existing = dict(next((it for it in _describe(cluster, entity) if it[0] == entity), ({}, {}))[1])
+    cluster = Cluster.connect(bootstrap_server, client_config).protocol
+    known = describe_quotas(cluster, entity)
+    existing = dict(next((it for it in known if it[0] == entity), ({}, {}))[1])
     chosen = [key for key, is_named in named.items() if is_named] or list(existing)
     absent = [key for key in chosen if key not in existing]
     if absent or not chosen:
         what = f"quota {absent[0]}" if absent else "quota"
         raise CommandFailed(
-            f"there is no {what} for {describe(entity)}; see `millstream quota list`"
+            f"there is no {what} for {describe_entity(entity)}; see `millstream quota list`"
         )
-    _alter(cluster, entity, dict.fromkeys(chosen))
-    console().print(f"removed for {describe(entity)}: {', '.join(chosen)}", markup=False)
+    alter_quotas(cluster, entity, dict.fromkeys(chosen))
+    console().print(f"removed for {describe_entity(entity)}: {', '.join(chosen)}", markup=False)
 
 
-def parse_rate(option: str, text: str | None) -> float | None:
-    """Bytes per second from e.g. 1MB, 512 KiB or 1000."""
-    if text is None:
-        return None
-    found = _RATE.fullmatch(text.strip())
-    unit = UNITS.get(found[2].upper()) if found else None
-    if found is None or unit is None:
-        raise usage_error(
-            f"{option} {text!r}: write it as bytes per second, e.g. 500000, 1MB or 1MiB"
-        )
-    return float(round(float(found[1]) * unit))
-
-
-def readable(key: str, value: float) -> str:
-    """A quota for people."""
-    match key:
-        case "producer_byte_rate" | "consumer_byte_rate":
-            return f"{_bytes(value)}/s"
-        case "request_percentage":
-            return f"{value:g} %"
-    return f"{value:g}/s"
-
-
-def _bytes(count: float) -> str:
-    for unit in ("TiB", "GiB", "MiB", "KiB", "TB", "GB", "MB", "kB"):
-        factor = UNITS[unit.upper()]
-        if count >= factor and count % factor == 0:
-            return f"{count / factor:g} {unit}"
-    for unit in ("TB", "GB", "MB", "kB"):
-        if count >= UNITS[unit.upper()]:
-            return f"{count / UNITS[unit.upper()]:.4g} {unit}"
-    return f"{count:g} B"
-
-
-def describe(entity: Entity) -> str:
-    """An entity for people: `user alice, client id <default>`."""
-    names = {USER: "user", CLIENT_ID: "client id", IP: "address"}
-    return ", ".join(
-        f"{names.get(kind, kind)} {DEFAULT_NAME if name is None else name}"
-        for kind, name in entity.items()
-    )
+def _rate(option: str, text: str | None) -> float | None:
+    return None if text is None else parse_rate(option, text)
 
 
 def _entity(
@@ -318,37 +269,3 @@ def _one_entity(*given: Any) -> Entity:
     if not entity:
         raise usage_error("for whom? use --user, --client-id, --ip, or the default of one of them")
     return entity
-
-
-def _describe(cluster: Cluster, wanted: Entity) -> list[tuple[Entity, Quotas]]:
-    components = [
-        {"entity_type": kind, "match_type": DEFAULT if name is None else EXACT, "match": name}
-        for kind, name in wanted.items()
-    ]
-    answer = cluster.protocol.any_connection().call(
-        "describe_client_quotas", {"components": components, "strict": False}
-    )
-    check(answer.error_code, answer.error_message or "", "describe_client_quotas")
-    order = [USER, CLIENT_ID, IP]
-    found = []
-    for entry in answer.entries:
-        entity: Entity = {part.entity_type: part.entity_name for part in entry.entity}
-        ordered = dict(sorted(entity.items(), key=lambda part: order.index(part[0])))
-        found.append((ordered, {value.key: value.value for value in entry.values}))
-    return sorted(found, key=lambda it: [(kind, name or "") for kind, name in it[0].items()])
-
-
-def _alter(cluster: Cluster, entity: Entity, quotas: Mapping[str, float | None]) -> None:
-    """Set quotas, or remove those that are None."""
-    entry = {
-        "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()],
-        "ops": [
-            {"key": key, "value": value or 0.0, "remove": value is None}
-            for key, value in quotas.items()
-        ],
-    }
-    answer = cluster.protocol.any_connection().call(
-        "alter_client_quotas", {"entries": [entry], "validate_only": False}
-    )
-    (result,) = answer.entries
-    check(result.error_code, result.error_message or "", "alter_client_quotas")

@@ -10,28 +10,20 @@ import secrets
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from confluent_kafka.admin import (
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialDeletion,
-    UserScramCredentialUpsertion,
-)
 
-from millstream.cli.cluster import REQUEST_TIMEOUT_S, Cluster, suggestion, wait_each
+from millstream.admin.users import delete_user, known_users, set_password
+from millstream.cli.cluster import Cluster, suggestion
 from millstream.cli.failures import CommandFailed, usage_error
 from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
 from millstream.cli.output import console, note, print_json, print_rows
-from millstream.client.cluster import check
 from millstream.security.scram import (
-    BY_CODE,
     BY_NAME,
     ITERATIONS_DEFAULT,
     ITERATIONS_MAX,
     ITERATIONS_MIN,
-    new_salt,
 )
 
 app = typer.Typer(
@@ -43,9 +35,6 @@ app = typer.Typer(
 
 GENERATED_BYTES = 24  # 32 characters
 STDIN = "-"
-DESCRIBE_API = "describe_user_scram_credentials"
-
-Users = dict[str, dict[str, int]]  # iterations by mechanism, by user
 
 
 @app.command()
@@ -93,17 +82,19 @@ def create(
     mechanisms = _checked_mechanisms(mechanism or list(BY_NAME))
     if generate and password_file is not None:
         raise usage_error("give --generate or --password-file, not both")
-    cluster = Cluster.connect(bootstrap_server, client_config)
-    existing = _known_users(cluster).get(user, {})
+    cluster = Cluster.connect(bootstrap_server, client_config).protocol
+    existing = known_users(cluster).get(user, {})
     if existing and not replace:
         raise CommandFailed(f"user {user!r} exists; --replace gives it a new password")
     password = secrets.token_urlsafe(GENERATED_BYTES) if generate else _read_password(password_file)
-    for name in mechanisms:
-        info = ScramCredentialInfo(ScramMechanism[name.replace("-", "_")], iterations)
-        wanted = UserScramCredentialUpsertion(user, info, password.encode(), new_salt())
-        _alter(cluster, wanted, f"creating user {user!r}")
-    for name in existing.keys() - set(mechanisms):  # they have the old password
-        _alter(cluster, _deletion(user, name), f"removing {name} of user {user!r}")
+    set_password(
+        cluster,
+        user,
+        password,
+        mechanisms=mechanisms,
+        iterations=iterations,
+        existing=existing,
+    )
     if as_json:
         shown = {"user": user, "mechanisms": dict.fromkeys(mechanisms, iterations)}
         print_json(shown | ({"password": password} if generate else {}))
@@ -129,8 +120,8 @@ def list_users(
       millstream user list
       millstream user list --json | jq -r '.[].user'
     """
-    cluster = Cluster.connect(bootstrap_server, client_config)
-    found = sorted(_known_users(cluster).items())
+    cluster = Cluster.connect(bootstrap_server, client_config).protocol
+    found = sorted(known_users(cluster).items())
     if as_json:
         print_json([{"user": user, "mechanisms": mechanisms} for user, mechanisms in found])
         return
@@ -161,14 +152,13 @@ def delete(
       millstream user delete alice
       millstream user delete alice bob
     """
-    cluster = Cluster.connect(bootstrap_server, client_config)
-    known = _known_users(cluster)
+    cluster = Cluster.connect(bootstrap_server, client_config).protocol
+    known = known_users(cluster)
     for user in users:
         if user not in known:
             raise CommandFailed(f"there is no user {user!r}{suggestion(user, known)}")
     for user in dict.fromkeys(users):
-        for name in known[user]:
-            _alter(cluster, _deletion(user, name), f"deleting user {user!r}")
+        delete_user(cluster, user, known[user])
         if not as_json:
             console().print(f"deleted {user}", markup=False)
     if as_json:
@@ -203,29 +193,3 @@ def _read_password(password_file: str | None) -> str:
     if "\n" in password:
         raise CommandFailed("the password has several lines; write it on one")
     return password
-
-
-def _known_users(cluster: Cluster) -> Users:
-    # Not by confluent-kafka: librdkafka 2.16 crashes when the user lacks the right.
-    with cluster.protocol as protocol:
-        answer = protocol.retrying(
-            lambda: protocol.any_connection().call(DESCRIBE_API, {"users": None})
-        )
-    check(answer.error_code, answer.error_message or "listing users is refused", DESCRIBE_API)
-    return {
-        result.user: {
-            BY_CODE[int(it.mechanism)].name: int(it.iterations) for it in result.credential_infos
-        }
-        for result in answer.results
-    }
-
-
-def _deletion(user: str, mechanism: str) -> UserScramCredentialDeletion:
-    return UserScramCredentialDeletion(user, ScramMechanism[mechanism.replace("-", "_")])
-
-
-def _alter(cluster: Cluster, alteration: Any, what: str) -> None:
-    futures = cluster.admin.alter_user_scram_credentials(
-        [alteration], request_timeout=REQUEST_TIMEOUT_S
-    )
-    wait_each(futures, what)

@@ -48,6 +48,10 @@ _NEEDED = {
     "list_partition_reassignments": {CLUSTER: "Describe"},
     "elect_leaders": {CLUSTER: "Alter"},
     "describe_user_scram_credentials": {CLUSTER: "Describe"},
+    "alter_user_scram_credentials": {CLUSTER: "Alter"},
+    "describe_acls": {CLUSTER: "Describe"},
+    "create_acls": {CLUSTER: "Alter"},
+    "delete_acls": {CLUSTER: "Alter"},
     "describe_client_quotas": {CLUSTER: "DescribeConfigs"},
     "alter_client_quotas": {CLUSTER: "AlterConfigs"},
 }
