@@ -108,8 +108,7 @@ def test_address_in_use_stops_the_start(run: Run, tmp_path: Path) -> None:
 
 
 def test_console_needs_little_memory(tmp_path: Path) -> None:
-    """Private memory, as far as it differs by the console. The first pages need 3 MB more: their
-    templates are compiled, and a connection is opened."""
+    """Private memory, as far as it differs by the console that nobody has opened yet."""
     sizes = []
     for options in ((), ("--console", "127.0.0.1:0")):
         process = serve(*options, directory=tmp_path / str(len(sizes)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.routing import Mount, Route
 
-from millstream.console.app import create_app
+from millstream.console.app import create_app, load_pages
 from millstream.console.entrance import LOG_IN
 from millstream.console.settings import ConsoleSettings
 from tests.console.conftest import Console
@@ -12,7 +12,9 @@ from tests.console.conftest import Console
 
 def test_actions_are_made_by_post_only() -> None:
     """`actions.post` checks tokens; a route of its own for POST would not."""
-    for route in create_app(ConsoleSettings("127.0.0.1:1")).routes:
+    app = create_app(ConsoleSettings("127.0.0.1:1"))
+    load_pages(app)
+    for route in app.routes:
         if isinstance(route, Mount):
             continue
         assert isinstance(route, Route)

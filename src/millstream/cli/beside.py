@@ -28,11 +28,9 @@ class ConsoleBeside:
     def __init__(self, listen: str, client_config: Path | None) -> None:
         """Raises `CommandFailed`, or `ConfigError`."""
         try:
-            from millstream.console.app import import_pages
             from millstream.console.server import ConsoleServer, bind
         except ModuleNotFoundError as missing:
             raise needs_extra(missing) from None
-        import_pages()  # here, not in the console's thread, whose memory would stay separate
         self._make = ConsoleServer
         self._client_config = client_config
         if client_config is not None:

@@ -10,11 +10,13 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Mount
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from millstream.console.actions import Outcomes
+from millstream.console.answers import explain
 from millstream.console.entrance import Entrance, log_failure
 from millstream.console.guards import Guards
 from millstream.console.live import Streams
@@ -30,18 +32,14 @@ STATIC_SECONDS = 365 * 86_400
 
 
 def create_app(settings: ConsoleSettings) -> Starlette:
-    """The application for one cluster; its sessions connect when a page needs them."""
-    pages = import_pages()
-    routes: list[BaseRoute] = [
-        Mount("/static", CachedFiles(directory=STATIC), name="static"),
-    ]
-    for module in pages.values():
-        routes += module.ROUTES
+    """The application for one cluster; its sessions connect when a page needs them, and pages are
+    imported with the first request for one."""
     app = Starlette(
-        routes=routes,
+        routes=[Mount("/static", CachedFiles(directory=STATIC), name="static")],
         middleware=[
             Middleware(Guards, allowed_hosts=settings.allowed_hosts),
             Middleware(EscapedPaths),
+            Middleware(LatePages),
             Middleware(Entrance),
         ],
         exception_handlers=dict.fromkeys((HTTPException, MillstreamError, OSError), _failed),
@@ -52,22 +50,39 @@ def create_app(settings: ConsoleSettings) -> Starlette:
     app.state.streams = Streams()
     app.state.samplers = Samplers()
     app.state.outcomes = Outcomes()
-    app.state.renderer = Renderer()
-    app.state.navigation = [entry for entry in NAVIGATION if entry.module in pages]
+    app.state.renderer = None
     return app
 
 
-def import_pages() -> dict[str, Any]:
-    """The modules of the pages, by name."""
+def load_pages(app: Starlette) -> None:
+    """Import the pages, and add their routes."""
     names = [*(entry.module for entry in NAVIGATION), *OTHERS]
-    return {
+    pages = {
         name: import_module(f"millstream.console.pages.{name}")
         for name in names
         if find_spec(f"millstream.console.pages.{name}") is not None
     }
+    for module in pages.values():
+        app.router.routes.extend(module.ROUTES)
+    app.state.navigation = [entry for entry in NAVIGATION if entry.module in pages]
+    app.state.renderer = Renderer()
+
+
+class LatePages:
+    """Pages and their templates need memory, which a console that nobody opens saves."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["app"].state.renderer is None and not scope["path"].startswith("/static/"):
+            load_pages(scope["app"])
+        await self._app(scope, receive, send)
 
 
 async def _failed(request: Request, error: Exception) -> Response:
+    if request.app.state.renderer is None:  # a file, before the first page
+        return PlainTextResponse(explain(error).message + "\n", explain(error).status)
     return log_failure(request, error)
 
 

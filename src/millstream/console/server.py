@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import gc
 import ipaddress
 import logging
 import signal
@@ -52,6 +51,7 @@ class ConsoleServer:
         self._stopping: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
+        self._has_given_back = False
 
     @property
     def entrance(self) -> str:
@@ -92,7 +92,6 @@ class ConsoleServer:
 
     def give_memory_back(self) -> None:
         """Return to the system what compiling templates and importing pages freed."""
-        gc.collect()
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
         if trim is not None:
             trim(0)
@@ -135,7 +134,7 @@ class ConsoleServer:
             if app.state.sessions.shared is not None:
                 app.state.samplers.of(app.state.sessions.shared)  # so that there is a history
             ready()
-            await self._watch(serving, app.state.sessions.tidy)
+            await self._watch(serving, self._tidy)
         finally:
             app.state.streams.close()
             server.should_exit = True
@@ -143,6 +142,12 @@ class ConsoleServer:
             app.state.samplers.close()
             app.state.sessions.close()
             self._socket.close()
+
+    def _tidy(self) -> None:
+        self._app.state.sessions.tidy()
+        if self._app.state.renderer is not None and not self._has_given_back:
+            self._has_given_back = True
+            self.give_memory_back()
 
     async def _watch(self, serving: asyncio.Task[None], tidy: Callable[[], None]) -> None:
         assert self._stopping is not None
