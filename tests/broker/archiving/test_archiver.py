@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.broker.archiving.scenes import (
     check_records,
     consume,
     create,
+    keep_little,
     local_start,
     manifests,
     produce,
@@ -40,6 +42,7 @@ def check_archive(path: str) -> int:
     return part.end_offset
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_when_the_broker_is_killed(tmp_path: Path) -> None:
     """At random moments, while it archives and deletes."""
     random, archive = Random(46), tmp_path / "archive"
@@ -102,6 +105,25 @@ def test_archive_process_ends_with_a_killed_broker(tmp_path: Path) -> None:
     assert children
     broker.kill()
     wait_until(lambda: not any(child.is_running() for child in children))
+
+
+def test_archive_survives_the_loss_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    archive = tmp_path / "archive"
+    with Broker.start(tmp_path / "data", settings(str(archive))) as broker:
+        create(broker)
+        produce(broker, 0, 150)
+        wait_until(lambda: archived_end(archive) > 50)
+    before = manifests(archive)[-1]
+    shutil.rmtree(tmp_path / "data" / "orders-0")
+    with Broker.start(tmp_path / "data", settings(str(archive))) as broker:
+        wait_until(lambda: "and its log differ" in caplog.text)
+        produce(broker, 0, 300)
+        keep_little(broker)
+        assert local_start(broker) == 0
+    assert manifests(archive)[-1]["files"] == before["files"]
+    check_archive(str(archive))
 
 
 def test_lost_bucket_stops_archiving_and_nothing_else(

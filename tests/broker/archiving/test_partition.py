@@ -66,6 +66,22 @@ def test_aborted_transactions_are_those_of_the_log(tmp_path: Path) -> None:
     assert found == [AbortedTransaction(*aborted, aborted.last_offset)]
 
 
+def test_start_that_was_moved_while_a_file_was_written_stays(tmp_path: Path) -> None:
+    manifest = archived(open_place(str(tmp_path)))
+    archive = PartitionArchive(ServiceReader(tmp_path), ManualClock())
+    archive.loaded(new_manifest())
+    archive.move_start(120)
+    archive.adopt(manifest)
+    assert archive.start_offset == 120
+
+
+def test_nothing_is_deleted_unless_the_log_continues_the_archive(tmp_path: Path) -> None:
+    archive = opened(tmp_path, archived(open_place(str(tmp_path))))
+    assert (archive.end_offset, archive.deletable_offset) == (250, 0)
+    archive.is_continued = True
+    assert archive.deletable_offset == 250
+
+
 def test_gap_between_files_is_passed(tmp_path: Path) -> None:
     manifest = archived(open_place(str(tmp_path)), [(0, 50), (80, 100)])
     assert opened(tmp_path, manifest).read(60, 10**6) == (batches(80, 100), [])
@@ -79,6 +95,7 @@ def test_records_are_found_by_time_below_the_log(tmp_path: Path) -> None:
     assert archive.offset_for_timestamp(START_MS + 10**6, 200) is None
     assert archive.max_timestamp(100) == START_MS + 990
     archive.move_start(130)
+    assert archive.start_offset == 130
     assert archive.offset_for_timestamp(0, 200) == (START_MS + 1300, 130, 2)
 
 

@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from millstream.broker.archiving import process as module
 from millstream.broker.archiving.process import ArchiveProcess
 from millstream.errors import CorruptBatch
 from tests.archive.scenes import START_MS, TOPIC_ID, batches, new_manifest
+from tests.broker.archiving.scenes import wait_until
 
 
 @contextmanager
@@ -76,13 +77,14 @@ def test_killed_process_is_started_again(tmp_path: Path) -> None:
         before = process.pid
         assert before is not None
         os.kill(before, signal.SIGKILL)
-        results = []
-        for _ in range(10):
-            try:
+        results: list[Manifest | None] = []
+
+        def load() -> bool:
+            with suppress(ArchiveError):
                 results.append(process.load("orders", TOPIC_ID, 0))
-                break
-            except ArchiveError:
-                continue
+            return bool(results)
+
+        wait_until(load)
         assert results == [manifest]
         assert process.pid not in (None, before)
 

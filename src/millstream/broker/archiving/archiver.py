@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.archive.manifest import ArchiveError, Manifest
 from millstream.broker.archiving.partition import PartitionArchive
-from millstream.broker.archiving.planning import Upload, check_lineage, expired, next_upload
+from millstream.broker.archiving.planning import Upload, expired, find_divergence, next_upload
 from millstream.errors import FileGone, MillstreamError
 from millstream.storage.lookup import aborted_transactions
 
@@ -97,8 +97,11 @@ class Archiver:
                 logger.info("%r is archived again", partition)
 
     async def _tend(self, partition: Partition, archive: PartitionArchive) -> None:
-        if archive.leader_epoch != partition.leader_epoch or archive.manifest is None:
+        if archive.leader_epoch != partition.leader_epoch:
             await self._load(partition, archive)
+        if archive.divergence is not None:
+            # Whatever is appended in this epoch: the records below are others than the archive's.
+            raise ArchiveError(archive.divergence)
         await self._retain(partition, archive)
         while self._may_write(partition, archive):
             manifest, log = archive.manifest, partition.log
@@ -118,6 +121,7 @@ class Archiver:
             partition.offline_error is None
             and partition.archive is archive
             and partition.leader_epoch == archive.leader_epoch
+            and archive.is_continued
             and partition.log.config.is_archived
         )
 
@@ -135,9 +139,10 @@ class Archiver:
         manifest = manifest.led_in(epoch)
         if partition.leader_epoch == epoch:
             archive.loaded(manifest)  # it can be read, even if it cannot be continued
-            check_lineage(
+            archive.divergence = find_divergence(
                 manifest, log.epochs, log_start=log.log_start_offset, log_end=log.log_end_offset
             )
+            archive.is_continued = archive.divergence is None
 
     async def _retain(self, partition: Partition, archive: PartitionArchive) -> None:
         manifest, log = archive.manifest, partition.log
@@ -150,7 +155,9 @@ class Archiver:
         )
         if files:
             start = files[-1].end_offset
-            archive.manifest = after = manifest.starting_at(start)
+            after = manifest.starting_at(start)
+            archive.adopt(after)
+            archive.is_clean = False
             partition.move_log_start(start)
             names = [file.name for file in files]
             await self._run_blocking(self._process.save, after, names)
@@ -179,9 +186,7 @@ class Archiver:
         written: Manifest = await self._run_blocking(
             self._write_segments, partition, manifest, upload, segments
         )
-        # Its start may have been moved while it was written, which DeleteRecords saves.
-        start = archive.manifest.start_offset if archive.manifest is not None else 0
-        archive.manifest = written.starting_at(start) if manifest.files else written
+        archive.adopt(written)
         file = written.files[-1]
         logger.info(
             "%r: archived the offsets %d to %d, %d records, %d bytes as %d, in %d ms",
@@ -189,7 +194,7 @@ class Archiver:
             *(file.segment_bytes, file.size_bytes, self._clock.monotonic_ms() - started_ms),
         )
         if not archive.is_clean:
-            left = await self._run_blocking(self._process.clean_up, archive.manifest)
+            left = await self._run_blocking(self._process.clean_up, written)
             archive.is_clean = True
             if left:
                 logger.info(

@@ -42,14 +42,23 @@ class PartitionArchive:
         self.leader_epoch = NOT_LOADED
         self.problem: str | None = None  # why nothing is archived at the moment
         self.is_clean = False  # whether what earlier leaders have left was removed
+        self.is_continued = False  # whether the log has what is archived, so that it goes on there
+        self.divergence: str | None = None  # why not
+        self._floor = 0  # nothing below it is served: DeleteRecords
         self.lock = asyncio.Lock()  # held while the manifest is changed
         self._reported_ms = -REPORT_MS
 
     def loaded(self, manifest: Manifest) -> None:
         """This broker leads in the epoch of the manifest."""
-        self.manifest = manifest
         self.leader_epoch = manifest.leader_epoch
-        self.is_clean = False
+        self.is_clean = self.is_continued = False
+        self.divergence = None
+        self.adopt(manifest)
+
+    def adopt(self, manifest: Manifest) -> None:
+        """A new manifest of the same leader. Its start may have been moved while it was made."""
+        is_moved = manifest.files and self._floor > manifest.start_offset
+        self.manifest = manifest.starting_at(self._floor) if is_moved else manifest
 
     @property
     def start_offset(self) -> int | None:
@@ -61,13 +70,18 @@ class PartitionArchive:
         return 0 if self.manifest is None else self.manifest.end_offset
 
     @property
+    def deletable_offset(self) -> int:
+        return self.end_offset if self.is_continued else 0
+
+    @property
     def last_epoch(self) -> int:
         manifest = self.manifest
         return manifest.files[-1].last_epoch if manifest is not None and manifest.files else -1
 
     def move_start(self, offset: int) -> None:
+        self._floor = max(self._floor, offset)
         if self.manifest is not None:
-            self.manifest = self.manifest.starting_at(offset)
+            self.adopt(self.manifest)
 
     def read(
         self, offset: int, max_bytes: int

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from millstream.archive.channel import FILES_MAX
-from millstream.archive.manifest import ArchivedFile, ArchiveError, Manifest
+from millstream.archive.manifest import ArchivedFile, Manifest
 from millstream.config.topic import TopicConfig
 
 # Of segments in one file. One segment may be larger.
@@ -59,21 +59,24 @@ def next_upload(
     return Upload(first, end, tuple(chosen)) if chosen else None
 
 
-def check_lineage(manifest: Manifest, epochs: Epochs, *, log_start: int, log_end: int) -> None:
-    """Raises `ArchiveError` if the archive contains records that this log has lost, or has others
-    in their place, as after an unclean election."""
+def find_divergence(
+    manifest: Manifest, epochs: Epochs, *, log_start: int, log_end: int
+) -> str | None:
+    """What is wrong if the archive contains records that this log has lost, or has others in their
+    place, as after an unclean election."""
     for file in manifest.files:
         if file.end_offset <= log_start:
             continue
         epoch, end = epochs.end_offset_for(file.last_epoch, log_end)
         is_known = file.last_epoch < 0 or (epoch == file.last_epoch and end >= file.end_offset)
         if file.end_offset > log_end or not is_known:
-            raise ArchiveError(
+            return (
                 f"the archive of {manifest.topic}-{manifest.partition} and its log differ: "
                 f"{file.name} was archived in leader epoch {file.last_epoch}, and the log, which "
                 f"ends at {log_end}, does not have these records. Nothing more is archived. Read "
                 "the archive, or move the topic's directory in the archive away to start again"
             )
+    return None
 
 
 def expired(

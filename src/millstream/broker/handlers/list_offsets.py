@@ -94,7 +94,7 @@ async def _look_up(
         if end_of in (_visible_end, _committed_end):
             _check_end(partition, context.api_version)
         return _found(-1, end_offset, partition.leader_epoch)
-    if partition.archive is not None and end_of is not _log_end:
+    if partition.archive is not None and partition.following is None and end_of is not _log_end:
         return await _look_up_archived(context, partition, timestamp, end_offset)
     if timestamp == EARLIEST:
         return _found(-1, partition.log_start_offset, _epoch_at_start(partition))

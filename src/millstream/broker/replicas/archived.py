@@ -25,6 +25,10 @@ class Archived(Protocol):
         """All below it that the log had is archived."""
 
     @property
+    def deletable_offset(self) -> int:
+        """What the log has below it may be deleted: the archive has it too."""
+
+    @property
     def last_epoch(self) -> int:
         """The leader epoch of the last archived record; -1 if there is none."""
 

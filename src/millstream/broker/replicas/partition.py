@@ -528,7 +528,7 @@ class Partition(PartitionCore):
             return None
         archive = self.archive
         is_loaded = archive is not None and archive.leader_epoch == self.leader_epoch
-        return archive.end_offset if archive is not None and is_loaded else 0
+        return archive.deletable_offset if archive is not None and is_loaded else 0
 
     def is_below_log(self, offset: int) -> bool:
         """Whether the offset can only be in the archive."""
@@ -544,8 +544,10 @@ class Partition(PartitionCore):
             )
 
     def _archive_for(self, offset: int, error: ApiError) -> Archived:
-        """The archive, if it has the offset that the log does not have; else raises the error."""
-        if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or not self.is_below_log(offset):
+        """The archive, if it has the offset that the log does not have; else raises the error.
+        Only leaders read it: a consumer that a follower refuses asks the leader (KIP-392)."""
+        is_missing = error.code is ErrorCode.OFFSET_OUT_OF_RANGE and self.is_below_log(offset)
+        if not is_missing or self.following is not None:
             raise error
         self.check_archive()
         archive = self.archive

@@ -56,6 +56,12 @@ def fetch_columns(options: ReadOptions, wanted: OffsetRange) -> Iterator[Columns
     """The range's records, as columns, a fetch at a time."""
     cluster = cluster_of(options)
     position = wanted.start
+    if options.archive is not None:
+        from millstream.pipelines.reading.archived import archived_columns
+
+        topic_id = cluster.topic(wanted.topic).id
+        if topic_id is not None:
+            position = yield from archived_columns(options, wanted, topic_id)
     patience = _Patience(options.patience_ms / 1000)
     while position < wanted.end:
         try:

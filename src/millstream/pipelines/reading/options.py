@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from millstream.client.security import Security
+from millstream.config.archive import check_archive_path
 from millstream.connect.dead_letters import DEAD_LETTER_PREFIX
 from millstream.errors import ConfigError
 from millstream.pipelines.avro.options import PREFIXED_OPTIONS as REGISTRY_ALIASES
@@ -38,6 +39,7 @@ MAX_TRIGGER_DELAY_MS = 15 * 60_000
 # Numbers that are timestamps in JSON and CSV, beside ISO 8601: microseconds of the unit since 1970.
 TIMESTAMP_FORMATS = {"iso": 0, "epoch_seconds": 1_000_000, "epoch_millis": 1_000, "epoch_micros": 1}
 READ_OPTIONS = (
+    "archive",
     "assign",
     "subscribe",
     "subscribePattern",
@@ -145,6 +147,7 @@ class ReadOptions:
     idle_after_ms: int | None = None
     idle_column: str = ""  # the time of ticks
     queries_topic: str | None = None  # of standing queries, whose end is part of a batch
+    archive: str | None = None  # where archived records are read, instead of from the brokers
     halt_file: str | None = None  # where the stream has to halt, while it exists
     csv: CsvDialect = field(default_factory=CsvDialect)
     avro: AvroOptions = field(default_factory=AvroOptions)
@@ -200,6 +203,7 @@ def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOp
         idle_after_ms=_idle_after_ms(given),
         idle_column=given.get("idleColumn") or "",
         queries_topic=given.get("queriesTopic"),
+        archive=_archive(given),
         halt_file=given.get("haltFile"),
         csv=_csv_dialect(given, value_format),
         avro=parse_avro_options(given, value_format),
@@ -210,6 +214,13 @@ def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOp
         or ReadOptions.request_timeout_ms,
         patience_ms=given.integer("kafka.default.api.timeout.ms", 1) or ReadOptions.patience_ms,
     )
+
+
+def _archive(given: GivenOptions) -> str | None:
+    path = given.get("archive")
+    if path is not None:
+        check_archive_path(path)
+    return path
 
 
 def _epoch_unit_us(given: GivenOptions, value_format: str) -> int:
