@@ -57,7 +57,7 @@ def test_group_shows_members_and_the_lag_of_each_partition(console: Console, pag
         page.get_by_label("to confirm").fill("readers")
         page.expected_errors.append("400")  # type: ignore[attr-defined]
         page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-        expect(page.get_by_role("dialog")).to_contain_text("has members")
+        expect(page.get_by_role("dialog")).to_contain_text("stop its consumers first")
     found = console.json("/groups/readers")
     assert found["lag"] == 5
     assert found["partitions"]["rows"][0]["committed"] == 3

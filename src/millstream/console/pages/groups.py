@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -26,9 +26,12 @@ from millstream.admin.groups import (
 from millstream.admin.lag import GroupLag, PartitionLag, group_lag, group_lags, timestamps_of
 from millstream.admin.reset import Move, Target
 from millstream.client.cluster import Cluster
+from millstream.console import charts
 from millstream.console.actions import Form, act, check_typed, command, post
 from millstream.console.answers import page
+from millstream.console.charts import Chart, ChartData
 from millstream.console.lists import Listed, Wanted, listed
+from millstream.console.pages.overview import range_of
 from millstream.console.paths import link
 from millstream.console.sampler import Sampler, sampler_of
 from millstream.console.trends import Trend, lag_trend
@@ -75,6 +78,7 @@ class Groups:
 class GroupPage:
     """One group."""
 
+    group: str
     description: GroupDescription
     partitions: Listed[PartitionLag]
     lag: int | None
@@ -84,6 +88,9 @@ class GroupPage:
     trend: Trend | None
     reset_path: str
     delete_command: str
+    range: str
+    charts: tuple[Chart, ...]
+    history: Mapping[str, ChartData]
 
 
 @dataclass(frozen=True)
@@ -190,6 +197,7 @@ async def show(request: Request) -> Response:
 def load_one(
     cluster: Cluster, group: str, wanted: Wanted, request: Request, sampler: Sampler
 ) -> GroupPage:
+    chosen = range_of(request)
     description = describe_group(cluster, group)
     lags = group_lag(cluster, description)
     rows = listed(
@@ -208,6 +216,7 @@ def load_one(
     known = [it.lag for it in lags if it.lag is not None]
     ages = [it.behind_ms for it in lags if it.behind_ms is not None]
     return GroupPage(
+        group,
         description,
         rows,
         sum(known) if known else None,
@@ -217,6 +226,9 @@ def load_one(
         lag_trend(sampler, group),
         link("groups", group, "reset"),
         command(request, "group", "delete", group),
+        chosen,
+        charts.of_group(group),
+        charts.draw(sampler.history, charts.of_group(group), chosen, time.time()),
     )
 
 
@@ -228,6 +240,7 @@ async def one(request: Request) -> Response:
         "group.html",
         lambda cluster: load_one(cluster, group, wanted, request, sampler),
         live={"facts": LIVE_SECONDS, "members": LIVE_SECONDS, "partitions": LIVE_SECONDS},
+        events=lambda model: model.history,
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from starlette.requests import Request
@@ -26,8 +27,10 @@ from millstream.admin.share_groups import (
     total,
 )
 from millstream.client.cluster import Cluster
+from millstream.console import charts
 from millstream.console.actions import Form, act, check_typed, command, post
 from millstream.console.answers import page
+from millstream.console.charts import Chart, ChartData
 from millstream.console.lists import Listed, Wanted, listed
 from millstream.console.pages.groups import (
     LIVE_SECONDS,
@@ -37,6 +40,7 @@ from millstream.console.pages.groups import (
     preview,
     reset_arguments,
 )
+from millstream.console.pages.overview import range_of
 from millstream.console.paths import link
 from millstream.console.sampler import Sampler, sampler_of
 from millstream.console.trends import Trend, lag_trend
@@ -99,6 +103,7 @@ class BatchRow:
 class ShareGroupPage:
     """One share group."""
 
+    group: str
     description: GroupDescription
     partitions: tuple[SharePartition, ...]
     batches: tuple[BatchRow, ...]
@@ -118,6 +123,9 @@ class ShareGroupPage:
     trend: Trend | None
     delete_command: str
     config_command: str
+    range: str
+    charts: tuple[Chart, ...]
+    history: Mapping[str, ChartData]
 
 
 def load_list(cluster: Cluster, wanted: Wanted, sampler: Sampler) -> ShareGroups:
@@ -166,7 +174,9 @@ def load_one(cluster: Cluster, group: str, request: Request, sampler: Sampler) -
     clients = {it.member: it.client for it in description.members}
     batches = [_batch(it, batch, clients) for it in partitions for batch in it.batches]
     limit = settings.get("share.delivery.count.limit", "")
+    chosen, plotted = range_of(request), charts.of_group(group)
     return ShareGroupPage(
+        group,
         description,
         tuple(partitions),
         tuple(batches[:BATCHES_SHOWN]),
@@ -186,6 +196,9 @@ def load_one(cluster: Cluster, group: str, request: Request, sampler: Sampler) -
         lag_trend(sampler, group),
         command(request, "group", "delete", group),
         command(request, "group", "config", group),
+        chosen,
+        plotted,
+        charts.draw(sampler.history, plotted, chosen, time.time()),
     )
 
 
@@ -222,6 +235,7 @@ async def one(request: Request) -> Response:
         "share_group.html",
         lambda cluster: load_one(cluster, group, request, sampler),
         live=dict.fromkeys(("facts", "members", "flight", "partitions"), LIVE_SECONDS),
+        events=lambda model: model.history,
     )
 
 
