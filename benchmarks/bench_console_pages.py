@@ -26,6 +26,8 @@ PAGES = (
     "/topics?q=99",
     "/topics/bench-0005",
     "/cluster",
+    "/groups",
+    "/groups?sort=-lag&page=3",
 )
 
 

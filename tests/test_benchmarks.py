@@ -21,6 +21,7 @@ LONG = (
     "capture",
     "capture_topics",
     "cluster",
+    "console_pages",
     "footprint",
     "metrics",
     "query",

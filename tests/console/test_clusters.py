@@ -1,0 +1,98 @@
+"""The console on clusters of several brokers: one that dies, partitions without leaders, replicas
+that move, leaders that are not the preferred ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from millstream.admin.reassignments import reassign
+from millstream.admin.topics import create_topic
+from millstream.testing.cluster import ClusterProcesses
+from tests.console.conftest import Console, check_accessible, start_console
+from tests.peers.patience import PATIENCE_SECONDS
+
+pytestmark = [pytest.mark.slow, pytest.mark.java]
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+    directory: Path = tmp_path_factory.mktemp("cluster")
+    with ClusterProcesses(directory) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def several(processes: ClusterProcesses) -> Iterator[Console]:
+    console = start_console(processes.addresses)
+    try:
+        yield console
+    finally:
+        console.server.stop()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_broker_that_dies_is_shown_and_its_leaders_are_given_back(
+    several: Console, processes: ClusterProcesses, page: Page
+) -> None:
+    with several.cluster() as cluster:
+        create_topic(cluster, "spread", partitions=6, replication_factor=3)
+        create_topic(cluster, "alone", partitions=6, replication_factor=1)
+    page.goto(f"{several.url}/cluster")
+    brokers = page.get_by_role("table", name="Brokers")
+    expect(brokers.get_by_role("row")).to_have_count(4)
+    check_accessible(page)
+    processes.brokers[2].kill()
+    # By itself, while the page is open.
+    expect(brokers).to_contain_text("not live")
+    attention = page.get_by_role("table", name="Partitions that need attention")
+    expect(attention).to_contain_text("under-replicated")
+    expect(attention).to_contain_text("offline")
+    check_accessible(page)
+    page.goto(several.url)
+    expect(page.get_by_role("table", name="Partitions that need attention")).to_contain_text(
+        "offline"
+    )
+    check_accessible(page)
+    page.goto(f"{several.url}/topics?show=attention")
+    expect(page.get_by_role("row").filter(has_text="alone")).to_contain_text("offline")
+    page.goto(f"{several.url}/topics/alone")
+    expect(page.get_by_role("table", name="Partitions")).to_contain_text("offline")
+    processes.brokers[2].start()
+    wait_for(lambda: several.json("/cluster")["under_replicated"] == 0)
+    if several.json("/cluster")["not_preferred"]:
+        status, answer = several.post("/cluster/elect", {})
+        assert status == 200, answer
+    wait_for(lambda: several.json("/cluster")["not_preferred"] == 0)
+
+
+def test_reassignment_is_shown_and_cancelled(
+    several: Console, processes: ClusterProcesses, page: Page
+) -> None:
+    """To a broker that is frozen, so that it does not end meanwhile."""
+    with several.cluster() as cluster:
+        create_topic(cluster, "moving", partitions=1, replication_factor=1)
+        leader = cluster.topic("moving").partitions[0].leader
+        target = next(it for it in processes.brokers if it != leader)
+        processes.brokers[target].pause()
+        try:
+            refused = reassign(cluster, {("moving", 0): [leader, target]})
+            assert refused == {}
+            page.goto(f"{several.url}/cluster")
+            moves = page.get_by_role("table", name="Reassignments")
+            expect(moves).to_contain_text("moving")
+            moves.get_by_role("button", name="Cancel the reassignments of moving").click()
+            expect(page.get_by_role("status")).to_contain_text("of moving are cancelled")
+            expect(page.get_by_text("Nothing moves at the moment.")).to_be_visible()
+        finally:
+            processes.brokers[target].resume()
