@@ -59,6 +59,7 @@ EXTRA = (
     "quotas",
     "query",
     "console_pages",
+    "rpc",
     "workers",
     "capture",
     "stores",

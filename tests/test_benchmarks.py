@@ -25,6 +25,7 @@ LONG = (
     "footprint",
     "metrics",
     "query",
+    "rpc",
     "quotas",
     "sinks",
     "soak",

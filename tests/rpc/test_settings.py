@@ -7,6 +7,7 @@ from millstream.rpc.settings import (
     REPLY_PARTITIONS,
     client_settings,
     create_reply_topic,
+    create_request_topic,
     make_cluster,
     start_share_group_at_the_beginning,
 )
@@ -35,6 +36,14 @@ def test_reply_topic_is_created_once_with_a_short_retention(millstream: SharedBr
         assert len(cluster.topic(name).partitions) == REPLY_PARTITIONS
         found = {it.name: it.value for it in settings_of(cluster, Resource.TOPIC, name)}
         assert found["retention.ms"] == "600000"
+
+
+def test_request_topic_is_created_once(millstream: SharedBroker) -> None:
+    name = millstream.unique_topic("requests")
+    with make_cluster(millstream.bootstrap_servers, None) as cluster:
+        create_request_topic(cluster, name)
+        create_request_topic(cluster, name)
+        assert len(cluster.topic(name).partitions) == 1
 
 
 def test_share_groups_start_at_the_beginning(millstream: SharedBroker) -> None:

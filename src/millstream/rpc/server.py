@@ -24,6 +24,7 @@ from confluent_kafka import Consumer, Message, Producer, ShareConsumer, TopicPar
 from millstream.rpc.headers import Request, parse_request, reply_headers
 from millstream.rpc.settings import (
     client_settings,
+    create_request_topic,
     make_cluster,
     start_share_group_at_the_beginning,
 )
@@ -92,8 +93,9 @@ class Server:
         self._lost: list[Any] = []  # errors of replies that were not acknowledged
         given = client_settings(bootstrap_servers, settings)
         self._producer = Producer({**given, "linger.ms": 0, "enable.idempotence": True})
-        if share:
-            with make_cluster(bootstrap_servers, settings) as cluster:
+        with make_cluster(bootstrap_servers, settings) as cluster:
+            create_request_topic(cluster, topic)
+            if share:
                 start_share_group_at_the_beginning(cluster, self.group)
         membership = {**given, "group.id": self.group}
         self._intake: _GroupIntake | _ShareIntake

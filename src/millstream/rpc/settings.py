@@ -43,13 +43,18 @@ def make_cluster(bootstrap_servers: str, settings: Mapping[str, str] | None) -> 
         client_id="millstream-rpc",
         security=security_settings(settings or {}),
         timeout_seconds=20.0,
-        missing_topic_seconds=2.0,
     )
 
 
 def create_reply_topic(cluster: Cluster, topic: str) -> None:
     """Create the topic of replies, unless it exists."""
     create_topics(cluster, [NewTopic(topic, REPLY_PARTITIONS, REPLY_SETTINGS)])
+
+
+def create_request_topic(cluster: Cluster, topic: str) -> None:
+    """Create the topic of requests, unless it exists, with the broker's default partitions: members
+    of a group do not join before it is there."""
+    create_topics(cluster, [NewTopic(topic)])
 
 
 def start_share_group_at_the_beginning(cluster: Cluster, group: str) -> None:
