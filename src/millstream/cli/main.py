@@ -86,6 +86,7 @@ COMMANDS = {
     "user": CommandGroup("Create, list and delete users that log in with SCRAM.", USE),
     "acl": CommandGroup("List and change access control entries: who may do what.", USE),
     "quota": CommandGroup("Set, list and remove quotas of users, client ids and addresses.", USE),
+    "keys": CommandGroup("Manage subjects' keys of crypto-shredding: rotate, forget.", USE),
     "transaction": CommandGroup("Show transactions, and abort hanging ones.", USE),
     "check": CommandGroup(
         "Check whether a cluster loses, duplicates, reorders or tears records.", USE
