@@ -70,6 +70,13 @@ OUT = {"topics": ["t"], "url": "https://a.example/", "secrets": [SECRET]}
         ({"webhooks": {"a": OUT | {"attempts": 11}}}, "2 to 10"),
         ({"statsd": {"a": {"listen": "127.0.0.1:0"}}}, "topic must be a string"),
         ({"statsd": {"a": 1}}, "must be a table"),
+        ({"mold": {"inn": {}}}, r"\[mold\]: unknown name 'inn'"),
+        ({"mold": {"in": {"a": {"listen": "group:1", "topic": "t"}}}}, "give an IPv4 address"),
+        ({"mold": {"out": {"a": {"to": "239.1.1.1:1", "topic": "t", "ttl": 256}}}}, "0 to 255"),
+        (
+            {"mold": {"in": {"a": {"listen": "239.1.1.1:1", "topic": "t", "interface": "eth0"}}}},
+            "interface must be",
+        ),
     ],
 )
 def test_mistake_is_named(given: dict[str, Any], problem: str) -> None:

@@ -6,6 +6,7 @@
     http/           produce over HTTP, webhooks in, CloudEvents, server-sent events out
     webhooks/       webhooks out: a share group for each endpoint
     statsd/         StatsD and DogStatsD over UDP
+    mold/           MoldUDP64 over multicast, in both directions
     running.py      runs what the file declares
 
 They are Kafka clients, for Millstream and Apache Kafka. Modules of formats, signatures and

@@ -28,6 +28,16 @@
     topic = "metrics"
     interval_seconds = 10                   # aggregates; 0: each sample is a record
 
+    [mold.in.prices]                        # MoldUDP64 to a topic
+    listen = "239.1.1.1:26477"
+    request = "10.0.0.7:26478"              # the re-request server
+    topic = "prices"
+
+    [mold.out.trades]                       # a partition as MoldUDP64
+    topic = "trades"
+    to = "239.1.1.2:26477"
+    requests = "10.0.0.5:26479"             # where re-requests are answered
+
 An unknown name is an error that suggests the nearest.
 """
 
@@ -58,6 +68,7 @@ _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TOP = (
     "name", "broker", "client_config", "metrics", "http", "hooks", "webhooks", "statsd",
+    "mold",
 )  # fmt: skip
 
 
@@ -119,6 +130,32 @@ class StatsdConfig:
 
 
 @dataclass(frozen=True)
+class MoldInConfig:
+    """A stream of MoldUDP64 that goes to a topic."""
+
+    name: str
+    listen: str
+    topic: str
+    request: str | None = None
+    interface: str = "0.0.0.0"
+
+
+@dataclass(frozen=True)
+class MoldOutConfig:
+    """A partition that is published as MoldUDP64."""
+
+    name: str
+    topic: str
+    to: str
+    requests: str | None = None
+    interface: str = "0.0.0.0"
+    partition: int = 0
+    session: str = ""
+    start: str = "latest"
+    ttl: int = 1
+
+
+@dataclass(frozen=True)
 class BridgeConfig:
     """A file, checked."""
 
@@ -129,6 +166,8 @@ class BridgeConfig:
     http: HttpConfig | None = None
     webhooks: tuple[WebhookConfig, ...] = ()
     statsd: tuple[StatsdConfig, ...] = ()
+    mold_in: tuple[MoldInConfig, ...] = ()
+    mold_out: tuple[MoldOutConfig, ...] = ()
 
     @property
     def client_settings(self) -> dict[str, str]:
@@ -152,6 +191,8 @@ def parse_config(given: Mapping[str, Any], directory: Path = Path()) -> BridgeCo
     name = _text(given, "name", "bridge", default="bridge")
     if not _NAME.fullmatch(name):
         raise ConfigError(f"bridge: name is {name!r}; use letters, digits, '.', '_' and '-'")
+    mold = _table(given.get("mold", {}), "[mold]")
+    _refuse_unknown(mold, ("in", "out"), "[mold]")
     metrics = given.get("metrics")
     if metrics is not None:
         parse_address(_text(given, "metrics", "bridge"))
@@ -163,9 +204,15 @@ def parse_config(given: Mapping[str, Any], directory: Path = Path()) -> BridgeCo
         http=_http(given, directory),
         webhooks=tuple(_webhook(*it, directory) for it in _tables(given, "webhooks")),
         statsd=tuple(_statsd(*it) for it in _tables(given, "statsd")),
+        mold_in=tuple(_mold_in(*it) for it in _tables(mold, "in", "mold.")),
+        mold_out=tuple(_mold_out(*it) for it in _tables(mold, "out", "mold.")),
     )
-    if found.http is None and not found.webhooks and not found.statsd:
-        raise ConfigError("bridge: nothing to do; give [http], [webhooks.NAME] or [statsd.NAME]")
+    parts = (found.webhooks, found.statsd, found.mold_in, found.mold_out)
+    if found.http is None and not any(parts):
+        raise ConfigError(
+            "bridge: nothing to do; give [http], [webhooks.NAME], [statsd.NAME], [mold.in.NAME] or "
+            "[mold.out.NAME]"
+        )
     return found
 
 
@@ -283,6 +330,51 @@ def _statsd(name: str, table: Mapping[str, Any]) -> StatsdConfig:
     )
 
 
+def _mold_in(name: str, table: Mapping[str, Any]) -> MoldInConfig:
+    where = f"[mold.in.{name}]"
+    _refuse_unknown(table, ("listen", "topic", "request", "interface"), where)
+    request = _udp(table, "request", where) if "request" in table else None
+    return MoldInConfig(
+        name, _udp(table, "listen", where), _topic(table, where), request, _interface(table, where)
+    )
+
+
+def _mold_out(name: str, table: Mapping[str, Any]) -> MoldOutConfig:
+    where = f"[mold.out.{name}]"
+    known = ("topic", "to", "requests", "interface", "partition", "session", "start", "ttl")
+    _refuse_unknown(table, known, where)
+    return MoldOutConfig(
+        name,
+        _topic(table, where),
+        _udp(table, "to", where),
+        _udp(table, "requests", where) if "requests" in table else None,
+        _interface(table, where),
+        int(_number(table, "partition", where, 0, 0)),
+        _text(table, "session", where, default=name),
+        _one_of(table, "start", where, ("earliest", "latest"), "latest"),
+        int(_number(table, "ttl", where, 1, 0, 255)),
+    )
+
+
+def _udp(table: Mapping[str, Any], name: str, where: str) -> str:
+    """HOST:PORT, where the host is an IPv4 address: groups have no names."""
+    text = _text(table, name, where)
+    host, _ = parse_address(text)
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        raise ConfigError(f"{where}: {name} is {text!r}; give an IPv4 address and a port") from None
+    return text
+
+
+def _interface(table: Mapping[str, Any], where: str) -> str:
+    found = _text(table, "interface", where, default="0.0.0.0")
+    try:
+        return str(ipaddress.IPv4Address(found))
+    except ValueError:
+        raise ConfigError(f"{where}: interface must be the IPv4 address of one") from None
+
+
 def _keys(table: Mapping[str, Any], where: str, directory: Path, kind: str) -> tuple[bytes, ...]:
     given = table.get("secrets", [])
     if not isinstance(given, list) or (not given and kind != "none"):
@@ -324,12 +416,15 @@ def _table(given: Any, where: str) -> Mapping[str, Any]:
     return given
 
 
-def _tables(given: Mapping[str, Any], kind: str) -> list[tuple[str, Mapping[str, Any]]]:
+def _tables(
+    given: Mapping[str, Any], kind: str, prefix: str = ""
+) -> list[tuple[str, Mapping[str, Any]]]:
     found = []
-    for name, table in _table(given.get(kind, {}), f"[{kind}]").items():
+    for name, table in _table(given.get(kind, {}), f"[{prefix}{kind}]").items():
+        where = f"[{prefix}{kind}.{name}]"
         if not _NAME.fullmatch(name):
-            raise ConfigError(f"[{kind}.{name}]: use letters, digits, '.', '_' and '-' in names")
-        found.append((name, _table(table, f"[{kind}.{name}]")))
+            raise ConfigError(f"{where}: use letters, digits, '.', '_' and '-' in names")
+        found.append((name, _table(table, where)))
     return found
 
 

@@ -23,6 +23,11 @@ HELP = {
     "statsd_packets": "Packets received.",
     "statsd_samples": "Samples in them.",
     "statsd_bad_lines": "Lines that are no sample, by reason.",
+    "mold_packets": "Packets received and sent.",
+    "mold_bad_packets": "Packets that are not MoldUDP64, by reason.",
+    "mold_requests": "Requests for messages that are missing.",
+    "mold_answers": "Requests that were answered from the log.",
+    "mold_lost": "Messages that were given up; gap records have their numbers.",
     "statsd_kernel_drops": "Packets that the kernel dropped because the bridge was too slow.",
 }
 

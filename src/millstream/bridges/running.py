@@ -45,6 +45,8 @@ class Bridge:
             undo.callback(receiver.stop)
             receiver.start()
             self.receivers.append(receiver)
+        if self.config.mold_in or self.config.mold_out:
+            self._open_mold(undo, sender)
         if self.config.http is not None:
             from millstream.bridges.http.app import Gateway
             from millstream.bridges.http.server import HttpServer
@@ -62,6 +64,19 @@ class Bridge:
             endpoint.start()
             self.endpoints.append(endpoint)
 
+    def _open_mold(self, undo: contextlib.ExitStack, sender: Sender) -> None:
+        from millstream.bridges.mold.inbound import Inbound
+        from millstream.bridges.mold.outbound import Outbound
+
+        settings = self.config.client_settings
+        streams: list[Inbound | Outbound] = [
+            *(Inbound(it, settings, sender, self.counts) for it in self.config.mold_in),
+            *(Outbound(it, settings, self.counts) for it in self.config.mold_out),
+        ]
+        for stream in streams:
+            undo.callback(stream.stop)
+            stream.start()
+
     def problems(self) -> list[str]:
         """What keeps it from being ready."""
         return [f"webhook {it.config.name} is gone (410)" for it in self.endpoints if it.is_gone]
@@ -71,6 +86,8 @@ class Bridge:
         """Where it listens and what it calls, for people."""
         found = [f"http://{self.http.address}"] if self.http is not None else []
         found += [f"statsd udp://{it.address}" for it in self.receivers]
+        found += [f"mold udp://{it.listen}" for it in self.config.mold_in]
+        found += [f"mold to udp://{it.to}" for it in self.config.mold_out]
         found += [f"webhook {it.config.name}" for it in self.endpoints]
         return found + ([self.metrics.url] if self.metrics is not None else [])
 

@@ -40,6 +40,15 @@ def test_each_type_is_aggregated() -> None:
     }
 
 
+def test_sample_that_came_several_times_counts_that_often() -> None:
+    once, together = Intervals(), Intervals()
+    for line in (b"hits:2|c|@0.5", b"load:+2|g", b"t:4|ms", b"u:x|s"):
+        add(once, line, line, line)
+        for sample in parse_line(line):
+            together.add(sample, 3)
+    assert values(together) == values(once)
+
+
 def test_next_interval_begins_at_zero_and_gauges_stay() -> None:
     intervals = Intervals()
     add(intervals, b"hits:1|c", b"load:3|g")

@@ -36,7 +36,7 @@ def send(receiver: Receiver, *packets: bytes) -> None:
 def test_samples_are_aggregated_and_bad_lines_counted(millstream: SharedBroker) -> None:
     receiver, sender, counts, topic = started(millstream, interval_seconds=3600)
     receiver.start()
-    send(receiver, b"hits:1|c\nhits:2|c\nnonsense\n", b"hits:x|c")
+    send(receiver, b"hits:1|c\nhits:2|c\nhits:1|c\nnonsense\n", b"hits:x|c")
     until = time.monotonic() + PATIENCE_SECONDS
     while counts.of("statsd_packets") < 2:
         assert time.monotonic() < until
@@ -44,8 +44,8 @@ def test_samples_are_aggregated_and_bad_lines_counted(millstream: SharedBroker) 
     receiver.stop()  # writes the interval
     sender.close()
     (record,) = read_records(millstream, topic, 1)
-    assert json.loads(record.value())["value"] == 3.0
-    assert counts.of("statsd_samples") == 2
+    assert json.loads(record.value())["value"] == 4.0
+    assert counts.of("statsd_samples") == 3
     assert counts.of("statsd_bad_lines", reason="no type") == 1
     assert counts.of("statsd_bad_lines", reason="bad value") == 1
 

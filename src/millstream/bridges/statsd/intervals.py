@@ -30,27 +30,30 @@ class Intervals:
         self._timings: dict[Series, list[float]] = {}
         self._sets: dict[Series, set[bytes]] = {}
 
-    def add(self, sample: Sample) -> None:
-        """Raises `BadLine` if there are too many series or members of a set."""
+    def add(self, sample: Sample, times: int = 1) -> None:
+        """Add a sample that came several times. Raises `BadLine` if there are too many series or
+        members of a set."""
         series = (sample.name, sample.type, sample.tags)
         kind = sample.type
         if kind == "c":
             counters = self._counters
             if series not in counters:
                 self._check(counters)
-            counters[series] = counters.get(series, 0.0) + sample.value / sample.rate
+            counters[series] = counters.get(series, 0.0) + sample.value * times / sample.rate
         elif kind == "g":
-            self._set_gauge(series, sample)
+            self._set_gauge(series, sample, times)
         elif kind == "s":
             self._add_member(series, sample.text)
         else:
-            self._time(series, sample)
+            self._time(series, sample, times)
 
-    def _set_gauge(self, series: Series, sample: Sample) -> None:
+    def _set_gauge(self, series: Series, sample: Sample, times: int) -> None:
         if series not in self._gauges:
             self._check(self._gauges)
-        before = self._gauges.get(series, 0.0) if sample.is_change else 0.0
-        self._gauges[series] = before + sample.value
+        value = sample.value
+        if sample.is_change:
+            value = self._gauges.get(series, 0.0) + value * times
+        self._gauges[series] = value
         self._changed.add(series)
 
     def _add_member(self, series: Series, member: bytes) -> None:
@@ -61,9 +64,9 @@ class Intervals:
             raise BadLine("set too large")
         members.add(member)
 
-    def _time(self, series: Series, sample: Sample) -> None:
+    def _time(self, series: Series, sample: Sample, times: int) -> None:
         found = self._timings.get(series)
-        value, weight = sample.value, 1 / sample.rate
+        value, weight = sample.value, times / sample.rate
         if found is None:
             self._check(self._timings)
             self._timings[series] = [weight, value * weight, value, value]

@@ -1,0 +1,127 @@
+"""The messages of a stream in order: what is missing, what to ask for, what is given up.
+
+Pure: packets, requests and time come in, messages and gaps go out. A gap is asked for after a
+moment, because packets may only be out of order; then again and again; after a time it is given up
+and reported. What waits behind a gap is bounded.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from millstream.bridges.mold.packets import Packet
+
+REORDER_SECONDS = 0.005
+AGAIN_SECONDS = 0.05
+GIVE_UP_SECONDS = 2.0
+WAITING_MAX = 100_000
+ASKED_MAX = 1_000  # messages of one request
+
+
+class Message(NamedTuple):
+    session: bytes
+    sequence: int
+    data: bytes
+
+
+class Gap(NamedTuple):
+    """Messages that did not come."""
+
+    session: bytes
+    first: int
+    last: int
+    reason: str
+
+
+class Ordered:
+    """The state of one stream."""
+
+    def __init__(self, session: bytes | None = None, expected: int | None = None) -> None:
+        """Continues after what was received before, if that is known."""
+        self.session = session
+        self.expected = expected
+        self.repeated = 0
+        self._waiting: dict[int, tuple[bytes, float]] = {}  # with the time when each came
+        self._ahead = 0  # the sequence after the last message that is known to exist
+        self._missing_since: float | None = None
+        self._asked_at: float | None = None
+
+    def take(self, packet: Packet, now: float) -> list[Message | Gap]:
+        """What follows from a packet, in order."""
+        found: list[Message | Gap] = []
+        if packet.session != self.session:
+            found += self._begin(packet)
+        assert self.expected is not None
+        for sequence, data in enumerate(packet.messages, packet.sequence):
+            if sequence < self.expected or sequence in self._waiting:
+                self.repeated += 1
+            else:
+                self._waiting[sequence] = (data, now)
+        self._ahead = max(self._ahead, packet.sequence + len(packet.messages))
+        found += self._ready(now)
+        while len(self._waiting) > WAITING_MAX:
+            found += self._skip("too many messages behind it", now)
+        return found
+
+    def requests(self, now: float) -> list[tuple[int, int]]:
+        """(first, count) of the messages to ask for now."""
+        if self._missing_since is None or self.expected is None:
+            return []
+        due = self._missing_since + REORDER_SECONDS
+        if self._asked_at is not None:
+            due = self._asked_at + AGAIN_SECONDS
+        if now < due:
+            return []
+        self._asked_at = now
+        return [(self.expected, min(self._end_of_gap() - self.expected, ASKED_MAX))]
+
+    def expire(self, now: float) -> list[Message | Gap]:
+        """Gives up what has been missing for too long."""
+        found: list[Message | Gap] = []
+        while self._missing_since is not None and now - self._missing_since >= GIVE_UP_SECONDS:
+            found += self._skip("not received in time", now)
+        return found
+
+    def _begin(self, packet: Packet) -> list[Message | Gap]:
+        """Another session: nothing more comes of the one before."""
+        found: list[Message | Gap] = []
+        while (
+            self.session is not None and self.expected is not None and self._ahead > self.expected
+        ):
+            found += self._skip("the session ended", 0.0)
+        self.session, self.expected = packet.session, packet.sequence
+        self._ahead, self._waiting = packet.sequence, {}
+        self._missing_since = self._asked_at = None
+        return found
+
+    def _ready(self, now: float) -> list[Message | Gap]:
+        """The messages that are next, and the state of the gap behind them."""
+        assert self.expected is not None
+        assert self.session is not None
+        found: list[Message | Gap] = []
+        while self.expected in self._waiting:
+            data, _ = self._waiting.pop(self.expected)
+            found.append(Message(self.session, self.expected, data))
+            self.expected += 1
+        if self.expected >= self._ahead:
+            self._missing_since = self._asked_at = None
+        elif found or self._missing_since is None:
+            # Missing since the message behind it came, not since the gap before it was closed.
+            behind = self._waiting.get(self._end_of_gap())
+            self._missing_since = now if behind is None else behind[1]
+            self._asked_at = None
+        return found
+
+    def _skip(self, reason: str, now: float) -> list[Message | Gap]:
+        """Give up the gap, and go on behind it."""
+        assert self.expected is not None
+        assert self.session is not None
+        end = self._end_of_gap()
+        gap = Gap(self.session, self.expected, end - 1, reason)
+        self.expected = end
+        self._missing_since = self._asked_at = None
+        return [gap, *self._ready(now)]
+
+    def _end_of_gap(self) -> int:
+        """The sequence of the first message behind the gap."""
+        return min(self._waiting) if self._waiting else self._ahead

@@ -1,0 +1,111 @@
+"""Messages in order, whatever the network does; gaps where nothing helps."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from millstream.bridges.mold import gaps
+from millstream.bridges.mold.gaps import GIVE_UP_SECONDS, REORDER_SECONDS, Gap, Message, Ordered
+from millstream.bridges.mold.packets import Packet, session_of
+
+ONE, TWO = session_of("one"), session_of("two")
+
+
+def packet(sequence: int, count: int = 1, session: bytes = ONE) -> Packet:
+    return Packet(session, sequence, tuple(b"%d" % it for it in range(sequence, sequence + count)))
+
+
+def numbers(found: list[Message | Gap]) -> list[int | tuple[int, int]]:
+    return [it.sequence if isinstance(it, Message) else (it.first, it.last) for it in found]
+
+
+def test_gap_is_asked_for_after_a_moment_and_filled() -> None:
+    ordered = Ordered()
+    assert numbers(ordered.take(packet(5), 0.0)) == [5]  # the stream is joined here
+    assert ordered.take(packet(8, 2), 0.0) == []
+    assert ordered.requests(REORDER_SECONDS / 2) == []
+    assert ordered.requests(REORDER_SECONDS) == [(6, 2)]
+    assert ordered.requests(REORDER_SECONDS) == []
+    assert ordered.requests(1.0) == [(6, 2)]
+    assert numbers(ordered.take(packet(6, 2), 1.0)) == [6, 7, 8, 9]
+    assert ordered.requests(9.0) == []
+    assert ordered.expire(9.0) == []
+
+
+def test_heartbeat_shows_that_the_last_message_is_missing() -> None:
+    ordered = Ordered()
+    ordered.take(packet(1), 0.0)
+    assert ordered.take(Packet(ONE, 3), 0.0) == []
+    assert ordered.requests(0.1) == [(2, 1)]
+    assert numbers(ordered.expire(GIVE_UP_SECONDS)) == [(2, 2)]
+    assert numbers(ordered.take(packet(3), 9.0)) == [3]
+
+
+def test_gap_is_given_up_and_reported_once() -> None:
+    ordered = Ordered()
+    ordered.take(packet(1), 0.0)
+    ordered.take(packet(4), 0.0)
+    ordered.take(packet(6), 1.0)
+    assert ordered.expire(GIVE_UP_SECONDS - 0.1) == []
+    assert numbers(ordered.expire(GIVE_UP_SECONDS)) == [(2, 3), 4]
+    assert numbers(ordered.expire(GIVE_UP_SECONDS + 1)) == [(5, 5), 6]
+    assert ordered.take(packet(2), 9.0) == []  # too late
+    assert ordered.repeated == 1
+
+
+def test_next_session_ends_the_one_before() -> None:
+    ordered = Ordered()
+    ordered.take(packet(1), 0.0)
+    ordered.take(packet(4), 0.0)
+    found = ordered.take(packet(1, 2, TWO), 0.0)
+    assert numbers(found) == [(2, 3), 4, 1, 2]
+    assert isinstance(found[0], Gap)
+    assert found[0].reason == "the session ended"
+
+
+def test_stream_continues_after_what_was_written() -> None:
+    ordered = Ordered(ONE, 4)
+    assert ordered.take(packet(2), 0.0) == []
+    assert ordered.take(packet(9), 0.0) == []
+    assert ordered.requests(1.0) == [(4, 5)]
+
+
+def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gaps, "WAITING_MAX", 3)
+    ordered = Ordered()
+    ordered.take(packet(1), 0.0)
+    assert ordered.take(packet(3, 3), 0.0) == []
+    assert numbers(ordered.take(packet(6), 0.0)) == [(2, 2), 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("is_served", [True, False])
+def test_every_message_comes_once_in_order_or_is_in_a_gap(seed: int, is_served: bool) -> None:
+    dice = random.Random(seed)
+    ordered, now, found = Ordered(), 0.0, list[Message | Gap]()
+    found += ordered.take(packet(1), now)
+    sent = [packet(it, 2) for it in range(2, 200, 2)]
+    on_the_way = [it for it in sent if dice.random() > 0.2]
+    on_the_way += [it for it in on_the_way if dice.random() < 0.1]  # repeated
+    on_the_way.sort(key=lambda it: it.sequence + dice.uniform(-8, 8))
+    for one in [*on_the_way, Packet(ONE, 200)]:
+        now += dice.uniform(0, 0.02)
+        found += ordered.take(one, now)
+        for first, count in ordered.requests(now):
+            if is_served and dice.random() > 0.3:
+                found += ordered.take(packet(first, count), now)
+        found += ordered.expire(now)
+    for _ in range(400):
+        now += 0.05
+        for first, count in ordered.requests(now):
+            if is_served:
+                found += ordered.take(packet(first, count), now)
+        found += ordered.expire(now)
+    covered: list[int] = []
+    for it in found:
+        covered += [it.sequence] if isinstance(it, Message) else range(it.first, it.last + 1)
+    assert covered == list(range(1, 200))
+    if is_served:
+        assert not [it for it in found if isinstance(it, Gap)]

@@ -1,0 +1,84 @@
+"""A stream of packets to a topic: dropped on purpose, asked for, given up, continued."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from millstream.bridges.config import MoldInConfig
+from millstream.bridges.counts import Counts
+from millstream.bridges.mold.inbound import GAP_KEY, Inbound, last_position
+from millstream.bridges.mold.packets import packets_of, session_of
+from millstream.bridges.sending import Sender
+from millstream.testing.pytest_plugin import SharedBroker
+from tests.bridges.conftest import read_records
+
+SESSION = session_of("day 1")
+
+
+@pytest.fixture
+def started(millstream: SharedBroker) -> Iterator[Any]:
+    """Starts streams to one topic, and stops them."""
+    topic, counts = millstream.unique_topic(), Counts()
+    settings = millstream.client_settings()
+    sender = Sender(settings, counts)
+    running: list[Inbound] = []
+
+    def start() -> Inbound:
+        config = MoldInConfig("a", "127.0.0.1:0", topic)
+        inbound = Inbound(config, settings, sender, counts)
+        inbound.start()
+        running.append(inbound)
+        return inbound
+
+    start.topic, start.counts, start.settings = topic, counts, settings  # type: ignore[attr-defined]
+    yield start
+    for one in running:
+        one.stop()
+    sender.close()
+
+
+def send(inbound: Inbound, *packets: bytes) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+        for packet in packets:
+            out.sendto(packet, inbound._stream.getsockname())
+
+
+def one(sequence: int) -> bytes:
+    return next(packets_of(SESSION, sequence, [b"%d" % sequence]))
+
+
+def test_lost_packets_become_a_gap_record(started: Any, millstream: SharedBroker) -> None:
+    inbound = started()
+    send(inbound, one(1), b"nonsense", one(2), one(6))
+    records = read_records(millstream, started.topic, 4)
+    assert [it.value() for it in records[:2]] == [b"1", b"2"]
+    assert records[2].key() == GAP_KEY
+    gap = json.loads(records[2].value())
+    assert (gap["first"], gap["last"], gap["session"]) == (3, 5, "day 1")
+    assert dict(records[3].headers()) == {"mold-session": SESSION, "mold-sequence": b"6"}
+    assert started.counts.of("mold_lost") == 3
+    assert started.counts.of("mold_bad_packets") == 1
+    assert started.counts.of("mold_requests") > 0
+
+
+def test_stream_continues_after_a_restart(started: Any, millstream: SharedBroker) -> None:
+    first = started()
+    send(first, one(1), one(2))
+    read_records(millstream, started.topic, 2)
+    first.stop()
+    assert last_position(started.settings, started.topic) == (SESSION, 2)
+    second = started()
+    send(second, one(4))
+    found = read_records(millstream, started.topic, 4)
+    assert found[2].key() == GAP_KEY
+    assert json.loads(found[2].value())["first"] == 3
+
+
+def test_topic_without_a_stream_has_no_position(millstream: SharedBroker) -> None:
+    settings = millstream.client_settings()
+    assert last_position(settings, millstream.unique_topic()) == (None, None)
