@@ -103,8 +103,10 @@ class Board:
         self._diffs: dict[str, DiffShown] = {}
         self.ignored = 0  # records that are not ours
 
-    def take(self, key: bytes | None, value: bytes | None, time_ms: int) -> None:
-        """Apply a record; `time_ms` is when it came."""
+    def take(
+        self, key: bytes | None, value: bytes | None, time_ms: int, came_ms: int | None = None
+    ) -> None:
+        """Apply a record of this time, which may be known to have come at another one."""
         prefix, colon, name = (key or b"").decode(errors="replace").partition(":")
         prefix += colon
         if value is None:
@@ -113,7 +115,8 @@ class Board:
         try:
             match prefix:
                 case pipeline_records.STATUS:
-                    self._take_status(name, decode(Published, value), time_ms)
+                    came_ms = time_ms if came_ms is None else came_ms
+                    self._take_status(name, decode(Published, value), time_ms, came_ms)
                 case pipeline_records.ABOUT:
                     self._take_about(name, decode(About, value))
                 case pipeline_records.VERSIONS:
@@ -152,12 +155,12 @@ class Board:
             entry.history.clear()
         entry.about = about
 
-    def _take_status(self, identity: str, status: Published, time_ms: int) -> None:
+    def _take_status(self, identity: str, status: Published, time_ms: int, came_ms: int) -> None:
         if status.identity != identity:
             raise ValueError(identity)
         entry = self._entry(identity)
         entry.runs.pop(status.run, None)
-        entry.runs[status.run] = _Run(status, time_ms)
+        entry.runs[status.run] = _Run(status, came_ms)
         while len(entry.runs) > RUNS_MAX:
             entry.runs.pop(next(iter(entry.runs)))
         mark = status.watermark_ms

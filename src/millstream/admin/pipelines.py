@@ -116,8 +116,9 @@ class PipelineFollower:
                 if self._follower.starts != self._starts:
                     self._start_over()
                 now_ms = self._clock_ms()
-                came_ms = now_ms if self._is_live else min(record.timestamp_ms, now_ms)
-                self.board.take(record.key, record.value, came_ms)
+                time_ms = min(record.timestamp_ms, now_ms)
+                came_ms = now_ms if self._is_live else time_ms
+                self.board.take(record.key, record.value, time_ms, came_ms)
             if self._follower.starts != self._starts or not self._follower.exists:
                 self._start_over()
             self._is_live = True
