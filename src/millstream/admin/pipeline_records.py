@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 STATUS_TOPIC = "__millstream_pipelines"
@@ -230,7 +231,7 @@ def decode(kind: type[T], value: bytes) -> T:
     if len(value) > VALUE_BYTES_MAX:
         raise ValueError(f"{len(value)} bytes")
     try:
-        made: T = _build(kind, json.loads(value))
+        made: T = _builder(kind)(json.loads(value))  # type: ignore[arg-type]
     except RecursionError:
         raise ValueError("nested too deeply") from None
     return made
@@ -240,45 +241,63 @@ def shortened(text: str, longest: int = TEXT_MAX) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
-def _build(kind: Any, value: Any) -> Any:
-    """A value of the type from what JSON has; raises `ValueError`."""
-    origin = get_origin(kind)
+Builder = Callable[[Any], Any]
+
+
+@cache
+def _builder(kind: Any) -> Builder:
+    """A function that makes a value of the type from what JSON has, or raises `ValueError`."""
+    origin, of = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
-        return _build_record(kind, value)
+        return _record_builder(kind)
     if origin in (Union, types.UnionType):
-        return None if value is None else _build(_not_none(kind), value)
+        inner = _builder(next(it for it in of if it is not type(None)))
+        return lambda value: None if value is None else inner(value)
     if origin is Literal:
-        return _checked(value, value in get_args(kind), kind)
+        return lambda value: _checked(value, value in of, kind)
     if origin is tuple:
-        items = _checked(value, isinstance(value, list), kind)
-        of = get_args(kind)
-        if of[-1] is Ellipsis:
-            return tuple(_build(of[0], it) for it in items)
-        _checked(items, len(items) == len(of), kind)
-        return tuple(_build(one, it) for one, it in zip(of, items, strict=True))
-    if origin is Mapping or getattr(origin, "__name__", "") == "Mapping":
-        found = _checked(value, isinstance(value, dict), kind)
-        return {str(name): _build(get_args(kind)[1], it) for name, it in found.items()}
+        return _tuple_builder(kind, of)
+    if origin is Mapping:
+        build = _builder(of[1])
+
+        def mapping(value: Any) -> dict[str, Any]:
+            _checked(value, isinstance(value, dict), kind)
+            return {name: build(it) for name, it in value.items()}
+
+        return mapping
     if kind is float:
-        return float(_checked(value, isinstance(value, int | float), kind))
-    is_right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-    return _checked(value, is_right, kind)
+        return lambda value: float(_checked(value, type(value) in (int, float), kind))
+    return lambda value: _checked(value, type(value) is kind, kind)  # a bool is no int
 
 
-def _build_record(kind: Any, value: Any) -> Any:
-    found = _checked(value, isinstance(value, dict), kind)
+def _tuple_builder(kind: Any, of: tuple[Any, ...]) -> Builder:
+    if of[-1] is Ellipsis:
+        build = _builder(of[0])
+        return lambda value: tuple(
+            [build(it) for it in _checked(value, isinstance(value, list), kind)]
+        )
+    builders = [_builder(it) for it in of]
+
+    def several(value: Any) -> tuple[Any, ...]:
+        _checked(value, isinstance(value, list) and len(value) == len(builders), kind)
+        return tuple([build(it) for build, it in zip(builders, value, strict=True)])
+
+    return several
+
+
+def _record_builder(kind: Any) -> Builder:
     hints = get_type_hints(kind)
-    given = {
-        it.name: _build(hints[it.name], found[it.name]) for it in fields(kind) if it.name in found
-    }
-    try:
-        return kind(**given)
-    except TypeError as error:  # one without a default is missing
-        raise ValueError(str(error)) from None
+    builders = [(it.name, _builder(hints[it.name])) for it in fields(kind)]
 
+    def record(value: Any) -> Any:
+        _checked(value, isinstance(value, dict), kind)
+        given = {name: build(value[name]) for name, build in builders if name in value}
+        try:
+            return kind(**given)
+        except TypeError as error:  # one without a default is missing
+            raise ValueError(str(error)) from None
 
-def _not_none(kind: Any) -> Any:
-    return next(it for it in get_args(kind) if it is not type(None))
+    return record
 
 
 def _checked(value: Any, is_right: bool, kind: Any) -> Any:

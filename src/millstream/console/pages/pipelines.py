@@ -344,7 +344,7 @@ async def compare(request: Request, form: Form) -> Response:
         ask,
         done=f"Versions {versions[0]} and {versions[1]} of {pipeline} are being compared.",
         command=command(request, "diff", pipeline, *versions, *options),
-        back=f"{link('pipelines', identity)}#versions",
+        back=link("pipelines", identity),
     )
 
 
