@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from millstream.admin.browsing import Asked, Start
 from millstream.admin.reading import Header
 from millstream.client.schema_registry import RegistrySettings, UnknownSchema
 from millstream.console.actions import Refused
-from millstream.console.record_views import Fields, Schemas, header_text, whole
+from millstream.console.record_views import (
+    Fields,
+    Schemas,
+    header_text,
+    shell_quoted,
+    sql_text,
+    whole,
+)
 from millstream.errors import MillstreamError
 from tests.peers.schema_registry import running_registry
 
@@ -87,3 +96,11 @@ def test_registry_that_failed_is_left_alone_for_a_while() -> None:
             with pytest.raises(UnknownSchema):
                 schemas.schema(99)
         assert len([it for it in registry.requests if "99" in it]) == 1
+
+
+def test_command_is_quoted_for_a_shell() -> None:
+    assert shell_quoted("a = 'b'") == "\"a = 'b'\""
+    for text in ('"', "$(rm)", "`rm`", "a\\", "!x", "a\nb"):
+        assert shlex.split(shell_quoted(text)) == [text]
+        assert shell_quoted(text).startswith("'")
+    assert sql_text("it's") == "'it''s'"

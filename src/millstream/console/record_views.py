@@ -6,6 +6,8 @@ UTC.
 
 from __future__ import annotations
 
+import re
+import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +25,7 @@ from millstream.client.schema_registry import (
     RegistryError,
     RegistrySettings,
 )
-from millstream.console.actions import Refused
+from millstream.console.actions import Refused, command
 from millstream.console.paths import link
 
 if TYPE_CHECKING:
@@ -205,6 +207,25 @@ def decoder_of(request: Request) -> Decoder:
         state.record_decoder = Decoder(None if settings is None else Schemas(settings).schema)
     decoder: Decoder = state.record_decoder
     return decoder
+
+
+def query_command(request: Request, topic: str, where: str, fields: Fields) -> str:
+    """`millstream query` for the records of a topic that match; `where` and what follows it."""
+    is_plain = re.fullmatch(r"[a-z_][a-z0-9_]*", topic) is not None
+    table = topic if is_plain else '"' + topic.replace('"', '""') + '"'
+    options = [] if fields.committed else ["--read-uncommitted"]
+    line = command(request, "query", "SQL", *options)
+    return line.replace("SQL", shell_quoted(f"select * from {table} where {where}"), 1)
+
+
+def sql_text(text: str) -> str:
+    """Text as SQL has it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def shell_quoted(text: str) -> str:
+    """For a shell; in double quotes where that is easier to read, since SQL has single ones."""
+    return shlex.quote(text) if {*'"$`\\!\n'} & {*text} else f'"{text}"'
 
 
 def now_ms() -> float:

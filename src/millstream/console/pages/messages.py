@@ -30,7 +30,15 @@ from millstream.console.pages import (
     messages_search,
 )
 from millstream.console.paths import link
-from millstream.console.record_views import Fields, Line, decoder_of, lines_of, now_ms
+from millstream.console.record_views import (
+    Fields,
+    Line,
+    decoder_of,
+    lines_of,
+    now_ms,
+    query_command,
+    whole,
+)
 from millstream.console.sessions import in_cluster
 
 HEADERS_MAX = 200
@@ -151,6 +159,13 @@ def browse_command(request: Request, topic: str, fields: Fields) -> str:
             options += ["--offset", fields.at, "--count", count]
         case "time":
             options += ["--since", fields.at, "--count", count]
+        case "as-of":
+            at = fields.moment_ms(fields.at, now_ms()) / 1000
+            where = f"_timestamp < to_timestamp({at})"
+            if fields.partition:
+                where += f" and _partition = {whole(fields.partition, 0)}"
+            end = f"order by _timestamp desc limit {count}"
+            return query_command(request, topic, f"{where} {end}", fields)
         case _:
             return ""
     if fields.partition:

@@ -7,8 +7,6 @@ cancelled, or that has found enough, leaves a cursor in the page's address, from
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,11 +22,20 @@ from millstream.admin.browsing import Bounds, list_offsets, read_bounds
 from millstream.admin.paging import decode_ranges, encode_ranges
 from millstream.admin.reading import Reader, ReadRecord
 from millstream.client.cluster import Cluster
-from millstream.console.actions import Refused, command
+from millstream.console.actions import Refused
 from millstream.console.answers import explain, json_answer, page, wants_json
 from millstream.console.live import Event, stream
 from millstream.console.pages.messages_live import render_rows
-from millstream.console.record_views import Fields, Line, decoder_of, lines_of, now_ms, whole
+from millstream.console.record_views import (
+    Fields,
+    Line,
+    decoder_of,
+    lines_of,
+    now_ms,
+    query_command,
+    sql_text,
+    whole,
+)
 from millstream.console.sessions import in_cluster, session_of
 from millstream.errors import MillstreamError
 
@@ -96,7 +103,7 @@ async def show(request: Request) -> Response:
     wanted, fields = Wanted.of(request.query_params), Fields.of(request.query_params)
     if wants_json(request) and not wanted.is_empty:
         return await _all_at_once(request, wanted, fields)
-    told = "" if wanted.is_empty else search_command(request, topic, wanted)
+    told = "" if wanted.is_empty else search_command(request, topic, wanted, fields)
 
     def load(cluster: Cluster) -> SearchPage:
         found = cluster.retrying(lambda: cluster.topic(topic, seconds_old_max=1.0))
@@ -125,31 +132,28 @@ def is_available() -> bool:
     return search.is_available()
 
 
-def search_command(request: Request, topic: str, wanted: Wanted) -> str:
+def search_command(request: Request, topic: str, wanted: Wanted, fields: Fields) -> str:
     """The query that finds the same on the command line."""
-    text = wanted.q.replace("'", "''")
-    name = wanted.header.replace("'", "''")
+    text, name = sql_text(wanted.q), sql_text(wanted.header.strip())
     match wanted.kind:
         case "sql":
-            where = wanted.q.strip()
+            conditions = [wanted.q.strip()]
         case "header":
-            value = f" and h.value = '{text}'" if wanted.q else ""
-            where = f"len(list_filter(_headers, lambda h: h.key = '{name}'{value})) > 0"
+            value = f" and h.value = {text}" if wanted.q else ""
+            conditions = [f"len(list_filter(_headers, lambda h: h.key = {name}{value})) > 0"]
         case _:
-            where = f"contains(_value, '{text}') or contains(_key, '{text}')"
-    table = topic if re.fullmatch(r"[a-z_][a-z0-9_]*", topic) else _identifier(topic)
+            conditions = [f"contains(_value, {text}) or contains(_key, {text})"]
+    for moment, comparison in ((wanted.since, ">="), (wanted.until, "<")):
+        if moment:
+            at = fields.moment_ms(moment, now_ms())
+            conditions.append(f"_timestamp {comparison} to_timestamp({at / 1000})")
+    if fields.partition:
+        conditions.append(f"_partition = {whole(fields.partition, 0)}")
+    where = conditions[0]
+    if len(conditions) > 1:
+        where = " and ".join(f"({it})" for it in conditions)
     order = "_timestamp desc" if wanted.order == "newest" else "_timestamp"
-    sql = f"select * from {table} where {where} order by {order} limit {wanted.limit}"
-    return command(request, "query", "SQL").replace("SQL", shell_quoted(sql), 1)
-
-
-def _identifier(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def shell_quoted(text: str) -> str:
-    """For a shell; in double quotes where that is easier to read, since SQL has single ones."""
-    return shlex.quote(text) if {*'"$`\\!\n'} & {*text} else f'"{text}"'
+    return query_command(request, topic, f"{where} order by {order} limit {wanted.limit}", fields)
 
 
 @dataclass
