@@ -84,7 +84,7 @@ class Console:
     ) -> tuple[int, dict[str, str], str]:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         host = self.url.partition("://")[2]
-        with contextlib.closing(http.client.HTTPConnection(host, timeout=60)) as connection:
+        with contextlib.closing(http.client.HTTPConnection(host, timeout=180)) as connection:
             connection.request(method, path, body, named)
             answer = connection.getresponse()
             found = {name.lower(): value for name, value in answer.getheaders()}

@@ -78,7 +78,9 @@ def test_transactions_are_marked(kafka: Console) -> None:
 def test_search_export_and_producing_work(kafka: Console, page: Page) -> None:
     make_topic(kafka, "target", [])
     page.goto(f"{kafka.url}/topics/orders/messages/search?q=user-3&limit=10")
-    expect(page.locator("[data-progress-text]")).to_contain_text("Enough found. 10 hits.")
+    expect(page.locator("[data-progress-text]")).to_contain_text(
+        "Enough found. 10 hits.", timeout=180_000
+    )
     found = kafka.json("/topics/orders/messages/search?kind=header&header=trace-id&q=t-17")
     assert len(found["records"]) == 1
     _, _, lines = kafka.get("/topics/orders/messages/export/file?start=oldest")
