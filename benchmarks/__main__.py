@@ -58,6 +58,7 @@ EXTRA = (
     "authorization",
     "quotas",
     "query",
+    "console",
     "console_pages",
     "rpc",
     "workers",

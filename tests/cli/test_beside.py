@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from millstream.cli.beside import chosen_listener, connection_to, reachable
+from millstream.client.cluster import Cluster
 from millstream.config.broker import BrokerConfig
 from millstream.errors import ConfigError
 from millstream.security.protocol import SecurityProtocol
@@ -23,7 +24,7 @@ MILLSTREAM = str(Path(sys.executable).with_name("millstream"))
 PLAINTEXT, SSL, SASL, SASL_SSL = (
     SecurityProtocol[name] for name in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 )
-MEMORY_BYTES_MAX = 12 * 1024 * 1024
+MEMORY_BYTES_MAX = 13 * 1024 * 1024  # measured: 11.9 MB
 
 
 def test_listener_is_one_where_users_log_in_if_rights_count() -> None:
@@ -108,13 +109,17 @@ def test_address_in_use_stops_the_start(run: Run, tmp_path: Path) -> None:
 
 
 def test_console_needs_little_memory(tmp_path: Path) -> None:
-    """Private memory, as far as it differs by the console that nobody has opened yet."""
+    """Private memory of a broker in use, as far as it differs by the console that nobody has
+    opened yet. Its sampler asks for groups, as any client may."""
     sizes = []
     for options in ((), ("--console", "127.0.0.1:0")):
         process = serve(*options, directory=tmp_path / str(len(sizes)))
         try:
             assert process.stdout is not None
-            process.stdout.readline()
+            servers = process.stdout.readline().partition("ready on ")[2].partition(",")[0]
+            with Cluster(servers) as cluster:
+                cluster.refresh()
+                cluster.ask_broker(1, "list_groups", {})
             if options:
                 process.stdout.readline()
             sizes.append(psutil.Process(process.pid).memory_full_info().uss)
