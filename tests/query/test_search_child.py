@@ -108,6 +108,15 @@ def test_conditions_that_cannot_be_used_fail_before_anything_is_read(
     assert messages == []
 
 
+def test_conditions_name_fields_of_the_value(millstream: SharedBroker) -> None:
+    records = [Sent(b'{"n": %d}' % number) for number in range(20)] + [Sent(b"bad")]
+    topic = make_topic(millstream, records)
+    request = SearchRequest(topic, (ScanRange(0, 0, 21),), where="n >= 18")
+    assert run(millstream, request)[0] == [(0, 18), (0, 19)]
+    typed = replace(request, schema="n int", where="n = 7")
+    assert run(millstream, typed)[0] == [(0, 7)]
+
+
 def test_a_topic_that_does_not_exist_is_named(millstream: SharedBroker) -> None:
     with pytest.raises(ApiError, match="there is no topic nowhere"):
         run(millstream, whole("nowhere"))
