@@ -19,7 +19,7 @@ from http import HTTPStatus
 from typing import Protocol
 
 from millstream.broker.counters import ConnectionSurvey, Counters
-from millstream.broker.metrics import broker, cluster, groups, limits, readiness, requests
+from millstream.broker.metrics import archive, broker, cluster, groups, limits, readiness, requests
 from millstream.broker.metrics.broker import Cleaning, FlushTimes, LoopDelays, Rates
 from millstream.broker.metrics.limits import Authentications
 from millstream.broker.metrics.partitions import PartitionMetrics
@@ -146,6 +146,7 @@ class MetricsServer:
             yield from limits.families(
                 services, self._server.authentications, self._server.failed_handshakes
             )
+            yield from archive.families(services)
             if services.telemetry is not None:
                 yield from services.telemetry.families(services.clock.monotonic_ms())
             yield from self._own_families(began)

@@ -29,6 +29,10 @@ class Archived(Protocol):
         """What the log has below it may be deleted: the archive has it too."""
 
     @property
+    def problem(self) -> str | None:
+        """Why nothing is archived at the moment."""
+
+    @property
     def last_epoch(self) -> int:
         """The leader epoch of the last archived record; -1 if there is none."""
 
