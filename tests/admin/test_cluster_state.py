@@ -64,6 +64,8 @@ def test_metadata_is_counted_by_broker_and_state() -> None:
     ]
     assert state.leaders == {("t", 0): 2, ("t", 1): -1, ("t", 2): 1}
     assert state.topics["t"].replicas == 2
+    assert state.gone == []
+    assert parse_metadata(metadata(partition(1, (1, 7, 3), (1,)))).gone == [3, 7]
 
 
 def test_real_cluster_is_described(cluster: Cluster, bootstrap_servers: str, name: str) -> None:

@@ -60,6 +60,7 @@ def test_broker_that_dies_is_shown_and_its_leaders_are_given_back(
     expect(attention).to_contain_text("offline")
     check_accessible(page)
     page.goto(several.url)
+    expect(page.locator("main")).to_contain_text("not live: 2")
     expect(page.get_by_role("table", name="Partitions that need attention")).to_contain_text(
         "offline"
     )

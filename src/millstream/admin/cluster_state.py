@@ -93,6 +93,18 @@ class ClusterState:
         return sum(len(topic.partitions) for topic in self.topics.values())
 
     @cached_property
+    def gone(self) -> list[int]:
+        """Brokers that have replicas and are not live."""
+        live = {it.id for it in self.brokers}
+        found = {
+            broker
+            for topic in self.topics.values()
+            for it in topic.partitions
+            for broker in it.replicas
+        }
+        return sorted(found - live)
+
+    @cached_property
     def attention(self) -> list[PartitionState]:
         """The partitions that need attention, by topic and number."""
         return [it for topic in self.topics.values() for it in topic.partitions if it.state]

@@ -68,6 +68,7 @@ class LetterTopic:
 class Overview:
     cluster_id: str
     brokers: tuple[BrokerState, ...]
+    brokers_gone: list[int]  # that have replicas and are not live
     topics: int
     partitions: int
     offline: int
@@ -101,6 +102,7 @@ def load(cluster: Cluster, sampler: Sampler, chosen: str) -> Overview:
     return Overview(
         cluster_id=state.cluster_id,
         brokers=state.brokers,
+        brokers_gone=state.gone,
         topics=len(state.topics),
         partitions=state.partition_count,
         offline=counts[OFFLINE],
