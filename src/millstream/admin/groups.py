@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Protocol
 
 from millstream.admin.errors import NotFound, OperationFailed
 from millstream.client.cluster import Cluster, CoordinatorKind, check
@@ -42,6 +42,19 @@ class GroupListing:
     state: str
     protocol: str  # the protocol type: consumer, connect, share, ...
     coordinator: int
+
+
+class Listed(Protocol):
+    """What identifies a group and its coordinator."""
+
+    @property
+    def group(self) -> str: ...
+
+    @property
+    def type(self) -> str: ...
+
+    @property
+    def coordinator(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -365,7 +378,7 @@ def delete_group(cluster: Cluster, group: str) -> None:
     check(code, f"group {group!r} cannot be deleted", "delete_groups")
 
 
-def member_counts(cluster: Cluster, listed: Iterable[GroupListing]) -> dict[str, int]:
+def member_counts(cluster: Cluster, listed: Iterable[Listed]) -> dict[str, int]:
     """How many members each group has; groups that cannot be described are left out."""
     asked: dict[tuple[int, bool], list[str]] = {}
     for row in listed:

@@ -229,15 +229,20 @@ def timestamps_at(
     return {(topic, index): timestamp_ms for (topic, index, _), timestamp_ms in found.items()}
 
 
-def timestamps_of(cluster: Cluster, spots: Iterable[Spot]) -> dict[Spot, int]:
+def timestamps_of(
+    cluster: Cluster,
+    spots: Iterable[Spot],
+    *,
+    leaders: Mapping[TopicPartition, int] | None = None,
+) -> dict[Spot, int]:
     """The same, of any number of offsets of each partition.
 
-    Reads one batch for each, with many requests in flight.
+    Reads one batch for each, with many requests in flight. `leaders`: as in `find_offsets`.
     """
     by_place: dict[TopicPartition, list[Spot]] = {}
     for spot in spots:
         by_place.setdefault(spot[:2], []).append(spot)
-    by_leader, _ = partitions_by_leader(cluster, by_place)
+    by_leader, _ = partitions_by_leader(cluster, by_place, leaders)
     found: dict[Spot, int] = {}
     for leader, places in by_leader.items():
         wanted = [spot for place in places for spot in by_place[place]]

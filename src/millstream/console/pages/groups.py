@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 
 from starlette.requests import Request
@@ -34,7 +34,9 @@ from millstream.console.lists import Listed, Wanted, listed
 from millstream.console.pages.overview import range_of
 from millstream.console.paths import link
 from millstream.console.sampler import Sampler, sampler_of
+from millstream.console.samples import Sample
 from millstream.console.trends import Trend, lag_trend
+from millstream.partitions import TopicPartition
 
 LIVE_SECONDS = 3.0
 UNREAD_READ_MAX = 1000  # oldest unread records that are read to sort a list by their age
@@ -118,12 +120,23 @@ class ResetPage:
 # The list
 
 
+def current_lags(cluster: Cluster, sample: Sample, *, is_share: bool) -> list[GroupLag]:
+    """The groups that there are now, with their lag at the time of the sample: of a large cluster,
+    all offsets are too much for one page. New groups are asked for."""
+    listed = [it for it in list_groups(cluster) if (it.type == SHARE) is is_share]
+    sampled = {it.group: it for it in sample.groups}
+    new = [it for it in listed if it.group not in sampled]
+    known = sampled | {it.group: it for it in group_lags(cluster, new)}
+    return [replace(known[it.group], **asdict(it)) for it in listed]
+
+
 def load_list(cluster: Cluster, wanted: Wanted, sampler: Sampler) -> Groups:
-    known = [it for it in list_groups(cluster) if it.type != SHARE]
-    lags = group_lags(cluster, known)
+    sample = sampler.current(cluster)
+    lags = current_lags(cluster, sample, is_share=False)
+    leaders = sample.state.leaders
     rows = {it.group: _row(it) for it in lags}
     if wanted.sort.removeprefix("-") == "behind":
-        rows |= _with_ages(cluster, lags, rows)
+        rows |= _with_ages(cluster, lags, rows, leaders)
     found = listed(
         rows.values(),
         wanted,
@@ -141,8 +154,8 @@ def load_list(cluster: Cluster, wanted: Wanted, sampler: Sampler) -> Groups:
     visible = {row.group for row in found.rows}
     shown = {row.group: row for row in found.rows}
     if wanted.sort.removeprefix("-") != "behind":
-        shown |= _with_ages(cluster, [it for it in lags if it.group in visible], shown)
-    members = member_counts(cluster, [it for it in known if it.group in visible])
+        shown |= _with_ages(cluster, [it for it in lags if it.group in visible], shown, leaders)
+    members = member_counts(cluster, [it for it in lags if it.group in visible])
     enriched = [
         replace(shown[name], members=members.get(name), trend=lag_trend(sampler, name))
         for name in shown
@@ -167,11 +180,14 @@ def _row(it: GroupLag) -> GroupRow:
 
 
 def _with_ages(
-    cluster: Cluster, lags: Sequence[GroupLag], rows: dict[str, GroupRow]
+    cluster: Cluster,
+    lags: Sequence[GroupLag],
+    rows: dict[str, GroupRow],
+    leaders: Mapping[TopicPartition, int],
 ) -> dict[str, GroupRow]:
     """The rows with the age of the oldest unread record of each group."""
     spots = list(dict.fromkeys(spot for it in lags for spot in it.unread))
-    oldest = timestamps_of(cluster, spots[:UNREAD_READ_MAX])
+    oldest = timestamps_of(cluster, spots[:UNREAD_READ_MAX], leaders=leaders)
     now_ms = round(time.time() * 1000)
     aged = {}
     for it in lags:

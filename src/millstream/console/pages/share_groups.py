@@ -12,8 +12,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from millstream.admin import reset
-from millstream.admin.groups import SHARE, GroupDescription, delete_group, list_groups
-from millstream.admin.lag import GroupLag, group_lags
+from millstream.admin.groups import GroupDescription, delete_group
+from millstream.admin.lag import GroupLag
 from millstream.admin.reset import Target
 from millstream.admin.settings import Resource, settings_of
 from millstream.admin.share_groups import (
@@ -35,6 +35,7 @@ from millstream.console.lists import Listed, Wanted, listed
 from millstream.console.pages.groups import (
     LIVE_SECONDS,
     ResetPage,
+    current_lags,
     now,
     parse_target,
     preview,
@@ -129,7 +130,7 @@ class ShareGroupPage:
 
 
 def load_list(cluster: Cluster, wanted: Wanted, sampler: Sampler) -> ShareGroups:
-    rows = group_lags(cluster, [it for it in list_groups(cluster) if it.type == SHARE])
+    rows = current_lags(cluster, sampler.current(cluster), is_share=True)
     found = listed(
         map(_row, rows),
         wanted,
