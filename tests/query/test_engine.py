@@ -110,7 +110,7 @@ def test_random_predicates_return_what_a_list_of_the_records_returns(
     millstream: SharedBroker, topic: str, oracle: duckdb.DuckDBPyConnection
 ) -> None:
     chance = random.Random(11)
-    for _ in range(40):
+    for _ in range(25):
         predicate = random_predicate(chance, 3)
         select = "select count(*), sum(id), sum(_offset), max(amount), min(_timestamp) from"
         (expected,) = oracle.execute(f"{select} records where {predicate}").fetchall()
