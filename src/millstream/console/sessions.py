@@ -38,7 +38,7 @@ from millstream.security.exchange import OAUTHBEARER, PLAIN, AuthenticationFaile
 CLUSTERS_PER_SESSION_MAX = 4
 THREADS_MAX = 16
 SESSIONS_MAX = 1_000
-TIMEOUT_SECONDS = 6.0  # a page that waits longer shows an error instead
+TIMEOUT_SECONDS = 10.0  # a page that waits longer shows an error instead
 IDLE_SECONDS_MAX = 60.0  # connections that nobody used for so long are closed
 SESSION_SECONDS_MAX = 12 * 3600.0  # without a request
 LOG_INS_AT_ONCE = 4
