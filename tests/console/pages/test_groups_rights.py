@@ -21,6 +21,7 @@ from playwright.sync_api import Page, expect
 from millstream.admin.groups import commit_offsets
 from millstream.client.cluster import Cluster
 from millstream.client.topics import NewTopic, create_topics
+from millstream.errors import ErrorCode
 from tests.conformance.brokers import eventually
 from tests.console.conftest import USERS, Console, check_accessible
 
@@ -119,3 +120,21 @@ def test_refusal_is_a_page_that_says_which_right_is_missing(secured: Console, pa
     page.get_by_role("button", name="Log in").click()
     expect(page.get_by_role("main")).to_contain_text("You lack the right")
     check_accessible(page)
+
+
+@pytest.mark.usefixtures("shop")
+def test_records_in_flight_need_the_right_to_describe_group_and_topic(secured: Console) -> None:
+    with Cluster(secured.bootstrap_servers, security=security("alice")) as cluster:
+
+        def ask(group: str, topic: str) -> Any:
+            asked = {"group_id": group, "topics": [{"topic_name": topic, "partitions": [0]}]}
+            broker = cluster.broker_ids()[0]
+            return cluster.ask_broker(broker, "describe_share_partitions", asked)
+
+        assert ask("closed", "orders").error_code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+        [topic] = ask("open", "secret").topics
+        assert topic.partitions[0].error_code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        eventually(lambda: ask("open", "orders").error_code is ErrorCode.NONE)
+        [topic] = ask("open", "orders").topics
+        code = topic.partitions[0].error_code  # there is no share group of this name yet
+        assert code is ErrorCode.INVALID_REQUEST
