@@ -8,12 +8,16 @@ replicated cluster (`cluster_run`, `cluster_story`).
 from __future__ import annotations
 
 import signal
-from typing import Annotated
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from millstream.cli.failures import CommandFailed
 from millstream.cli.output import console
+
+if TYPE_CHECKING:
+    from millstream.cli.shop.run import ShopRun
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
@@ -26,6 +30,9 @@ def demo(
         int, typer.Option(min=1, help="Orders per second; there are 2.5 times as many views.")
     ] = 200,
     seed: Annotated[int, typer.Option(help="Seed for the customers.")] = 1,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the console in a browser.")
+    ] = True,
 ) -> None:
     """Watch a shop's pipelines, or a broker, survive kill -9 without losing a record.
 
@@ -35,7 +42,8 @@ def demo(
     products are in it, and a search index and a table follow them. Halfway through all are
     killed with kill -9 and restarted, and a second version of a pipeline is deployed, compared
     with the first, and takes over. At the end, a batch over the log computes the expected
-    result, and both are compared. Needs Java 17;
+    result, and both are compared. The console shows it all in a browser: the pipelines
+    live, the kill, the recovery, and the account in a topic. Needs Java 17;
     [bold]demo crash[/bold], which only kills a broker, does not.
 
     [bold]Examples[/bold]
@@ -57,12 +65,23 @@ def demo(
 
     end_like_ctrl_c()
     with ShopRun(rate, seed) as run:
-        story = Story(run, seconds)
+        story = Story(run, seconds, opens_browser=browser and console().is_terminal)
         show(story)
         assert story.verdict is not None
         console().print(verdict_panel(story.verdict))
+        stay_for_the_console(run)
         if not story.verdict.holds:
             raise CommandFailed("the audit found differences")
+
+
+def stay_for_the_console(run: ShopRun) -> None:
+    """In a terminal, the broker and the console stay until somebody has seen enough."""
+    if run.console is None or not (console().is_terminal and sys.stdin.isatty()):
+        return
+    from millstream.cli.shop.browsing import ACCOUNT
+
+    console().print(f"the account is at {run.console.url}topics/{ACCOUNT}/messages")
+    console().input("press Enter to end the demo ")
 
 
 @app.command("crash")

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from confluent_kafka.admin import NewTopic
 
@@ -24,10 +24,14 @@ from millstream.cli.cluster import wait_each
 from millstream.cli.failures import CommandFailed
 from millstream.cli.shop import history, pipelines, sales_2
 from millstream.cli.shop.audit import Verdict, judge, read_made
+from millstream.cli.shop.browsing import start_console, write_account
 from millstream.cli.shop.catalogue import Catalogue
 from millstream.cli.shop.traffic import Customers
 from millstream.cli.shop.watching import Desk, Watcher
 from millstream.testing.histories.faults import BrokerProcess
+
+if TYPE_CHECKING:
+    from millstream.console.server import ConsoleServer
 
 SETTINGS = """\
 trigger = "1 second"
@@ -61,6 +65,7 @@ class ShopRun:
         self.watcher = Watcher(self.broker.address, self.store)
         self.desk = Desk(self.broker.address)
         self.catalogue = Catalogue(self.directory, self.broker.address, seed, self._spawn)
+        self.console: ConsoleServer | None = None
         self._driver: subprocess.Popen[bytes] | None = None
         self._second: subprocess.Popen[bytes] | None = None
         self._history: subprocess.Popen[bytes] | None = None
@@ -80,6 +85,8 @@ class ShopRun:
         self.customers.stop()
         self.desk.stop()
         self.watcher.close()
+        if self.console is not None:
+            self.console.stop()
         self.broker.stop()
         self._scratch.cleanup()
 
@@ -94,6 +101,7 @@ class ShopRun:
         (self.directory / "millstream.toml").write_text(settings)
         self.customers.start()
         self.desk.start()
+        self.console = start_console(self.broker.address)
 
     # The pipelines, in a process of their own
 
@@ -182,6 +190,7 @@ class ShopRun:
         verdict = judge(self.customers.ledger, rows, made)
         if self.catalogue.missing is None:
             verdict.findings.extend(self.catalogue.audit())
+        write_account(self.broker.address, verdict)
         return verdict
 
     @property

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from millstream.cli.failures import CommandFailed
 from millstream.cli.shop.audit import Verdict
+from millstream.cli.shop.browsing import PAGE, open_browser
 from millstream.cli.shop.catalogue import CatalogueLook
 from millstream.cli.shop.pipelines import sales
 from millstream.cli.shop.run import ShopRun
@@ -55,6 +56,7 @@ class Story:
 
     run: ShopRun
     seconds: float
+    opens_browser: bool = False
     began: float = field(default_factory=time.monotonic)
     state: Text = field(default_factory=lambda: Text("opening", style="yellow"))
     events: list[Text] = field(default_factory=list)
@@ -76,6 +78,7 @@ class Story:
         """Everything that happens; yields whenever there is something new to see."""
         self.run.open()
         self.tell(f"the shop is open; its broker is {self.run.broker.address}")
+        self.show_console()
         yield from self.start_pipelines(f"shop.py:{','.join(it.name for it in FIRST)}")
         self.start_catalogue()
         yield from self.pass_time(self.seconds / 2)
@@ -89,6 +92,14 @@ class Story:
         yield from self.pass_time(self.seconds / 2)
         yield from self.close()
         yield from self.audit()
+
+    def show_console(self) -> None:
+        if self.run.console is None:
+            self.tell("without a console: pip install 'millstream[console]'", "yellow")
+            return
+        url = f"{self.run.console.url}{PAGE}"
+        opened = self.opens_browser and open_browser(url)
+        self.tell(f"{'a browser shows' if opened else 'watch'} it at {url}", "bold cyan")
 
     def start_pipelines(self, target: str) -> Iterator[None]:
         self.state = Text("starting Spark", style="bold yellow")
