@@ -113,10 +113,10 @@ def facts_of(node: Node, shown: Shown, now_ms: int, is_matching: bool) -> list[F
     if node.title.startswith(WATERMARK) and status.watermark_ms is not None:
         at = datetime.fromtimestamp(status.watermark_ms / 1000, UTC).strftime("%H:%M:%S UTC")
         behind = span(max(now_ms - status.watermark_ms, 0))
-        facts = [Fact("at", at), Fact("behind the clock", behind)]
+        facts = [Fact("at", at), Fact("behind clock", behind)]
         if status.newest_ms is not None:
             newest = span(max(status.newest_ms - status.watermark_ms, 0))
-            facts.append(Fact("behind the newest", newest))
+            facts.append(Fact("behind newest", newest))
         return facts
     if node.name and node.name in status.late:
         dropped = status.late[node.name]
