@@ -72,7 +72,7 @@ async def download(request: Request) -> Response:
     write, media_type, ending = KINDS[kind]
     cluster = session_of(request).new_cluster()
     contents = _contents(cluster, topic, asked, write)
-    chunks = _in_threads(contents, cluster)
+    chunks = _in_threads(contents, cluster, _thread(request))
     try:
         first = await anext(chunks, b"")  # a refusal is still an error, not half a file
     except BaseException:
@@ -91,8 +91,18 @@ def _contents(cluster: Cluster, topic: str, asked: Asked, write: Write) -> Itera
     yield from write(topic, records(cluster, topic, asked, reader))
 
 
-async def _in_threads(contents: Iterator[bytes], cluster: Cluster) -> Any:
-    limiter = anyio.CapacityLimiter(1)
+def _thread(request: Request) -> anyio.CapacityLimiter:
+    """One for the exports of all users, which take turns: the broker may be in this process."""
+    state = request.app.state
+    if not hasattr(state, "export_thread"):
+        state.export_thread = anyio.CapacityLimiter(1)
+    thread: anyio.CapacityLimiter = state.export_thread
+    return thread
+
+
+async def _in_threads(
+    contents: Iterator[bytes], cluster: Cluster, limiter: anyio.CapacityLimiter
+) -> Any:
     try:
         while True:
             chunk = await anyio.to_thread.run_sync(next, contents, None, limiter=limiter)
