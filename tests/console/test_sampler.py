@@ -146,13 +146,13 @@ def test_sampling_takes_a_small_part_of_the_time() -> None:
 
 def test_sessions_of_a_user_share_a_sampler_that_ends_with_them(broker: Broker) -> None:
     samplers = Samplers(samplers_max=2)
-    first, second = (Session(broker.bootstrap_servers, None, "alice") for _ in range(2))
+    first, second = (Session(broker.bootstrap_servers, {}, "alice") for _ in range(2))
     sampler = samplers.of(first)
     assert samplers.of(second) is sampler
     first.close()
     assert sampler.is_running
     assert samplers.of(second) is sampler
-    others = [Session(broker.bootstrap_servers, None, name) for name in ("bob", "carol")]
+    others = [Session(broker.bootstrap_servers, {}, name) for name in ("bob", "carol")]
     started = [samplers.of(it) for it in others]
     assert not sampler.is_running  # it was the least recently used of three
     assert samplers.of(second) is not sampler

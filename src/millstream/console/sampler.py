@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
-from millstream.admin.cluster_state import cluster_state
+from millstream.admin.cluster_state import ClusterState, cluster_state
 from millstream.admin.groups import list_groups
 from millstream.admin.lag import GroupLag, group_lags, timestamps_at
 from millstream.admin.log_dirs import LogDirs, log_dirs
@@ -83,16 +83,31 @@ def take_sample(cluster: Cluster, before: Sample | None = None, *, refresh: bool
         tuple(lags or ()),
     )
     if not refresh:
-        kept = before or sample
-        sample = replace(sample, settings=kept.settings, at_risk=kept.at_risk)
+        if before is not None:
+            settings = _or_problem(lambda: _kept_settings(cluster, before, state), problems)
+            sample = replace(sample, settings=settings or {}, at_risk=before.at_risk)
     else:
         names = list(state.topics)
-        settings = _or_problem(lambda: settings_of_topics(cluster, names, SETTINGS), problems)
-        sample = replace(sample, settings=settings or {})
+        every = _or_problem(lambda: settings_of_topics(cluster, names, SETTINGS), problems)
+        sample = replace(sample, settings=every or {})
         risks = _or_problem(lambda: at_risk(cluster, sample), problems)
         sample = replace(sample, at_risk=tuple(risks or ()))
     took = time.monotonic() - started
     return replace(sample, problems=tuple(dict.fromkeys(problems)), took_seconds=took)
+
+
+def _kept_settings(
+    cluster: Cluster, before: Sample, state: ClusterState
+) -> Mapping[str, Mapping[str, str]]:
+    """The settings of before, and those of topics that were created since."""
+    known = before.state.topics
+    created = [
+        name for name, it in state.topics.items() if name not in known or known[name].id != it.id
+    ]
+    if not created:
+        return before.settings
+    kept = {name: it for name, it in before.settings.items() if name in state.topics}
+    return kept | settings_of_topics(cluster, created, SETTINGS)
 
 
 def _or_problem(ask: Callable[[], Found], problems: list[str]) -> Found | None:
