@@ -367,7 +367,7 @@ async def forget(request: Request, form: Form) -> Response:
 
 
 def refusing(perform: Any) -> None:
-    """What the pipeline would not do is told to the user in the form."""
+    """Show in the form why the pipeline refuses."""
     try:
         perform()
     except ConfigError as error:
