@@ -135,6 +135,7 @@ def test_without_pipelines_the_page_says_how_to_start_one(page: Page) -> None:
             expect(page.get_by_text("No pipeline has reported yet")).to_be_visible()
             expect(page.get_by_text("millstream run shop.py")).to_be_visible()
             check_accessible(page)
+            page.goto("about:blank")  # before its console goes
         finally:
             console.server.stop()
 
@@ -325,6 +326,7 @@ def test_pages_on_apache_kafka(tmp_path: Any, page: Page) -> None:
             expect(page.locator(".graph g.node")).to_have_count(5)
             assert console.post("/pipelines/there/stop", {})[0] == 200
             assert [it.action for it in commands_for(cluster, "there")] == ["stop"]
+        page.goto("about:blank")  # before its console goes
         console.server.stop()
     finally:
         server.stop()
