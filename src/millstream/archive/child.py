@@ -111,6 +111,13 @@ class _Server:
         source = Source(fields["first_offset"], chunks)
         return _manifest(self.service.write(manifest, fields["end_offset"], aborted, source))
 
+    def _do_excise(self, request: Message) -> Message:
+        from millstream.config.excised import parse_ranges
+
+        fields = request.fields
+        manifest, offsets = _decode(fields["manifest"]), parse_ranges(fields["offsets"])
+        return _manifest(self.service.excise(manifest, fields["names"], offsets))
+
     def _do_save(self, request: Message) -> Message:
         self.service.save(_decode(request.fields["manifest"]), request.fields["dropped"])
         return Message({})

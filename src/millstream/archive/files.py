@@ -50,6 +50,7 @@ class Range(NamedTuple):
     end_offset: int
     leader_epoch: int  # of the leader that writes it
     aborted: tuple[Aborted, ...] = ()
+    version: str = ""  # of a file that is written again
 
 
 def write_file(
@@ -57,7 +58,7 @@ def write_file(
 ) -> ArchivedFile:
     """Archive whole batches. Raises `ArchiveError` and `CorruptBatch`; then there is no file, or
     one that no manifest lists."""
-    name = file_name(wanted.first_offset, wanted.end_offset, wanted.leader_epoch)
+    name = file_name(wanted.first_offset, wanted.end_offset, wanted.leader_epoch, wanted.version)
     path = f"{partition_path(wanted.topic, wanted.topic_id, wanted.partition)}/{name}"
     source = _Source(chunks)
     with place.create(path) as output:

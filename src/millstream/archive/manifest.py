@@ -108,6 +108,12 @@ class Manifest:
         start = self.start_offset if self.files else max(self.start_offset, file.base_offset)
         return replace(self, start_offset=start, files=(*self.files, file))
 
+    def replacing(self, file: ArchivedFile, by: ArchivedFile) -> Manifest:
+        """With another file for the same offsets."""
+        if (file.base_offset, file.end_offset) != (by.base_offset, by.end_offset):
+            raise ValueError(f"{by.name} has other offsets than {file.name}")
+        return replace(self, files=tuple(by if it == file else it for it in self.files))
+
     def starting_at(self, offset: int) -> Manifest:
         """Without the files before the offset, which is the new start if it is higher."""
         offset = max(offset, self.start_offset)
@@ -171,8 +177,10 @@ def partition_path(topic: str, topic_id: UUID, partition: int) -> str:
     return f"{topic}/{topic_id}/partition={partition}"
 
 
-def file_name(base_offset: int, end_offset: int, leader_epoch: int) -> str:
-    return f"{base_offset:020d}-{end_offset:020d}-{leader_epoch:010d}{FILE_SUFFIX}"
+def file_name(base_offset: int, end_offset: int, leader_epoch: int, version: str = "") -> str:
+    """`version`: of a file that was written again, without excised records."""
+    name = f"{base_offset:020d}-{end_offset:020d}-{leader_epoch:010d}"
+    return f"{name}-{version}{FILE_SUFFIX}" if version else f"{name}{FILE_SUFFIX}"
 
 
 def manifest_name(leader_epoch: int) -> str:

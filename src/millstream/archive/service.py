@@ -19,6 +19,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.archive.excising import excise_file
 from millstream.archive.files import DataFile, Range, write_file
 from millstream.archive.manifest import (
     ArchivedFile,
@@ -33,6 +34,7 @@ from millstream.archive.manifest import (
 from millstream.archive.places import Place
 from millstream.archive.reading import load_manifest
 from millstream.archive.rows import Aborted, rebuild
+from millstream.config.excised import OffsetRanges
 from millstream.records.batch import Buffer
 
 OPEN_FILES_MAX = 32
@@ -102,6 +104,21 @@ class ArchiveService:
         file = write_file(self.place, wanted, source.chunks)
         after = manifest.with_file(file)
         save_manifest(self.place, after)
+        return after
+
+    def excise(self, manifest: Manifest, names: Iterable[str], offsets: OffsetRanges) -> Manifest:
+        """Write these files again without the records at these offsets, those that have some. The
+        manifest is saved, then the old files are deleted; returns the new one."""
+        after, replaced = manifest, []
+        for file in manifest.files:
+            if file.name not in names:
+                continue
+            again = excise_file(self.place, manifest, file, offsets)
+            if again is not None:
+                after = after.replacing(file, again)
+                replaced.append(file.name)
+        if replaced:
+            self.save(after, replaced)
         return after
 
     def save(self, manifest: Manifest, dropped: Iterable[str] = ()) -> None:

@@ -17,6 +17,10 @@ from millstream.archive.places import open_place
 from millstream.archive.reading import open_archive
 from millstream.archive.verifying import verify_partition
 from millstream.broker.embedded import Broker
+from millstream.client.cluster import Cluster
+from millstream.excision.documents import KEY, Selector
+from millstream.excision.jobs import begin, finish
+from millstream.excision.selection import Access, find_topic
 from tests.archive.conftest import bucket, s3_server  # noqa: F401 - fixtures
 from tests.broker.archiving.scenes import (
     archived_end,
@@ -31,6 +35,7 @@ from tests.broker.archiving.scenes import (
     wait_until,
 )
 from tests.peers.cutting_proxy import cutting_proxy
+from tests.peers.patience import PATIENCE_SECONDS
 
 
 def check_archive(path: str) -> int:
@@ -153,3 +158,31 @@ def test_lost_bucket_stops_archiving_and_nothing_else(
             assert "is archived again" in caplog.text
     assert open_place(bucket).list("orders")
     check_archive(bucket)
+
+
+def test_excised_records_leave_the_archive_too(tmp_path: Path) -> None:
+    """Those that were archived before, and those that are archived later."""
+    archive = tmp_path / "archive"
+    with Broker.start(tmp_path / "data", settings(str(archive))) as broker:
+        create(broker)
+        produce(broker, 0, 200)
+        wait_until(lambda: archived_end(archive) > 100)
+        cluster = Cluster(broker.bootstrap_servers)
+        plan = find_topic(
+            cluster, "orders", Selector(KEY, b"key3"), access=Access(broker.bootstrap_servers)
+        )
+        job = begin(cluster, [plan], Selector(KEY, b"key3"), requested_by="test")
+        receipt = finish(cluster, job, timeout_seconds=PATIENCE_SECONDS)
+        assert receipt.job.records == 40
+        keep_little(broker)
+        wait_until(lambda: local_start(broker) > 100)
+        shown = consume(broker, 200)
+        assert [it.offset() for it in shown] == [it for it in range(200) if it % 5 != 3]
+        produce(broker, 200, 240)
+        wait_until(lambda: archived_end(archive) >= 200)
+        cluster.close()
+    part = open_archive(str(archive)).topic("orders").partitions[0]
+    assert verify_partition(part).problems == []
+    keys = [it for rows in part.read(end_offset=200) for it in rows.column("key").to_pylist()]
+    assert keys
+    assert b"key3" not in keys

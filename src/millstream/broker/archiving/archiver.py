@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.archive.manifest import ArchiveError, Manifest
 from millstream.broker.archiving.partition import PartitionArchive
 from millstream.broker.archiving.planning import Upload, expired, find_divergence, next_upload
+from millstream.config.excised import OffsetRanges, parse_excised
 from millstream.errors import FileGone, MillstreamError
 from millstream.storage.lookup import aborted_transactions
 
@@ -103,6 +104,10 @@ class Archiver:
             # Whatever is appended in this epoch: the records below are others than the archive's.
             raise ArchiveError(archive.divergence)
         await self._retain(partition, archive)
+        await self._upload(partition, archive)
+        await self._excise(partition, archive)
+
+    async def _upload(self, partition: Partition, archive: PartitionArchive) -> None:
         while self._may_write(partition, archive):
             manifest, log = archive.manifest, partition.log
             assert manifest is not None
@@ -115,6 +120,23 @@ class Archiver:
             if upload is None:
                 return
             await self._write(partition, archive, manifest, upload)
+
+    async def _excise(self, partition: Partition, archive: PartitionArchive) -> None:
+        """Remove records that the topic must not have from the files. A segment may be archived
+        before they are removed from it, so this comes after."""
+        setting = partition.log.config.millstream_excised_offsets
+        if not setting or archive.manifest is None or not self._may_write(partition, archive):
+            return
+        offsets = parse_excised(setting).get(partition.index, OffsetRanges())
+        names = archive.to_excise(setting, offsets)
+        if names:
+            manifest = await self._run_blocking(
+                self._process.excise, archive.manifest, names, offsets
+            )
+            changed = len(set(manifest.files) - set(archive.manifest.files))
+            archive.adopt(manifest)
+            logger.info("%r: excised records from %d files of the archive", partition, changed)
+        archive.excised(setting)
 
     def _may_write(self, partition: Partition, archive: PartitionArchive) -> bool:
         return (

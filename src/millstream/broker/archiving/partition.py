@@ -13,6 +13,7 @@ from millstream.storage.transactions import AbortedTransaction
 
 if TYPE_CHECKING:
     from millstream.clock import Clock
+    from millstream.config.excised import OffsetRanges
 
 logger = logging.getLogger("millstream.archive")
 
@@ -47,6 +48,26 @@ class PartitionArchive:
         self._floor = 0  # nothing below it is served: DeleteRecords
         self.lock = asyncio.Lock()  # held while the manifest is changed
         self._reported_ms = -REPORT_MS
+        # By the name of a file: the setting for which excised records were removed from it.
+        self._excised: dict[str, tuple[str, ...]] = {}
+
+    def to_excise(self, setting: tuple[str, ...], offsets: OffsetRanges) -> list[str]:
+        """The files that may have records at these offsets, which the setting names."""
+        files = () if self.manifest is None else self.manifest.files
+        return [
+            file.name
+            for file in files
+            if offsets.overlaps(file.base_offset, file.end_offset - 1)
+            and self._excised.get(file.name) != setting
+        ]
+
+    def excised(self, setting: tuple[str, ...]) -> None:
+        """The files of the manifest have none of these records."""
+        assert self.manifest is not None
+        self._excised = dict.fromkeys((file.name for file in self.manifest.files), setting)
+
+    def is_excised(self, setting: tuple[str, ...], offsets: OffsetRanges) -> bool:
+        return self.leader_epoch != NOT_LOADED and not self.to_excise(setting, offsets)
 
     def loaded(self, manifest: Manifest) -> None:
         """This broker leads in the epoch of the manifest."""

@@ -24,6 +24,7 @@ from millstream.archive.manifest import (
     decode_manifest,
     partition_path,
 )
+from millstream.config.excised import OffsetRanges
 from millstream.errors import CorruptBatch
 
 logger = logging.getLogger("millstream.archive")
@@ -95,6 +96,18 @@ class ArchiveProcess:
         written = _manifest_of(answer)
         assert written is not None
         return written
+
+    def excise(self, manifest: Manifest, names: Sequence[str], offsets: OffsetRanges) -> Manifest:
+        """Remove the records at these offsets from these files. Returns the new manifest."""
+        fields = {
+            "do": "excise",
+            "manifest": manifest.encode().decode(),
+            "names": list(names),
+            "offsets": str(offsets),
+        }
+        excised = _manifest_of(self._call(fields, WRITE_SECONDS_MAX))
+        assert excised is not None
+        return excised
 
     def save(self, manifest: Manifest, dropped: Sequence[str]) -> None:
         fields = {"do": "save", "manifest": manifest.encode().decode(), "dropped": list(dropped)}

@@ -12,7 +12,8 @@ to the compacted topic `__excisions`, where `millstream excise` collects them fo
             "segments": [{"baseOffset": 0, "bytesBefore": ..., "bytesAfter": ...,
                           "sha256Before": ..., "sha256After": ...}]}
 
-A report is written when the journal has no bytes of the removed records any more.
+A report is written when neither the journal nor, if this broker leads the partition, its archive
+has the removed records any more.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class Excisions:
 
     async def _write(self) -> None:
         try:
-            ready = await self._broker.tasks.run_blocking(self._ready)
+            archived = [it for it in self._waiting if self._archive_is_excised(it)]
+            ready = await self._broker.tasks.run_blocking(_with_erased_journal, archived)
             if ready:
                 from millstream.broker.peers.topic_writer import TopicWriter
 
@@ -82,8 +84,13 @@ class Excisions:
         finally:
             self._is_writing = False
 
-    def _ready(self) -> list[_Report]:
-        return [it for it in list(self._waiting) if it.log.directory.journal.is_erased]
+    def _archive_is_excised(self, report: _Report) -> bool:
+        log, done, _ = report
+        partition = self._broker.partitions.get(log.topic, log.partition)
+        if partition is None or partition.log is not log or partition.archive is None:
+            return True
+        setting = log.config.millstream_excised_offsets
+        return not partition.is_led_here or partition.archive.is_excised(setting, done.wanted)
 
     def _records(self, report: _Report) -> list[tuple[bytes, bytes]]:
         log, done, time_ms = report
@@ -94,6 +101,10 @@ class Excisions:
         if done.removed:
             records.append((f"removed/{name}/{time_ms}".encode(), value))
         return records
+
+
+def _with_erased_journal(reports: list[_Report]) -> list[_Report]:
+    return [it for it in reports if it.log.directory.journal.is_erased]
 
 
 def _fields(report: _Report, broker_id: int) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from millstream.config.excised import OffsetRanges
     from millstream.storage.lookup import TimestampOffset
     from millstream.storage.transactions import AbortedTransaction
 
@@ -50,3 +51,6 @@ class Archived(Protocol):
 
     def move_start(self, offset: int) -> None:
         """Records before the offset were deleted. The caller has it saved."""
+
+    def is_excised(self, setting: tuple[str, ...], offsets: OffsetRanges) -> bool:
+        """Whether no file has records at these offsets, which the topic's setting names."""

@@ -1,0 +1,67 @@
+"""Writes a data file of the archive again, without the records at given offsets.
+
+Imports pyarrow.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+
+from millstream.archive.files import DataFile, Range, write_file
+from millstream.archive.manifest import ArchivedFile, Manifest, partition_path
+from millstream.archive.places import Place
+from millstream.archive.rows import rebuild
+from millstream.config.excised import OffsetRanges
+from millstream.records.record import decode_batch, keep_records
+
+
+def excise_file(
+    place: Place, manifest: Manifest, file: ArchivedFile, offsets: OffsetRanges
+) -> ArchivedFile | None:
+    """The new file, which no manifest lists yet; None if the old one has no such records. Raises
+    `ArchiveError`."""
+    directory = partition_path(manifest.topic, manifest.topic_id, manifest.partition)
+    old = DataFile(place, directory, file)
+    try:
+        if not _has_any(old, offsets):
+            return None
+        wanted = Range(
+            topic=manifest.topic,
+            topic_id=manifest.topic_id,
+            partition=manifest.partition,
+            first_offset=file.base_offset,
+            end_offset=file.end_offset,
+            leader_epoch=manifest.leader_epoch,
+            aborted=old.aborted,
+            version=f"x{secrets.token_hex(4)}",
+        )
+        written = write_file(place, wanted, _batches(old, offsets))
+    finally:
+        old.close()
+    # What a file stands for in the log does not change with its records.
+    return replace(written, segment_bytes=file.segment_bytes, last_epoch=file.last_epoch)
+
+
+def _has_any(file: DataFile, offsets: OffsetRanges) -> bool:
+    for number in range(file.group_count):
+        rows = file.read_group(number, ["offset", "is_control"])
+        for offset, is_control in zip(
+            rows.column("offset").to_pylist(), rows.column("is_control").to_pylist(), strict=True
+        ):
+            if not is_control and offset in offsets:
+                return True
+    return False
+
+
+def _batches(file: DataFile, offsets: OffsetRanges) -> Iterator[bytes]:
+    """Those that have records left."""
+    for number in range(file.group_count):
+        for header, batch in rebuild(file.read_group(number), recompress=True):
+            if header.is_control or not offsets.overlaps(header.base_offset, header.last_offset):
+                yield batch
+                continue
+            kept = [it for it in decode_batch(batch) if it.offset not in offsets]
+            if kept:
+                yield keep_records(header, kept)
