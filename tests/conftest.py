@@ -37,6 +37,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run the conformance tests against Apache Kafka as well, as the oracle; or those with "
         "real clients, which find the leaders of partitions, against two workers",
     )
+    parser.addoption(
+        "--screenshots",
+        action="store_true",
+        help="write the pictures of the console to docs/images (tests/console/test_pictures.py)",
+    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
