@@ -12,7 +12,7 @@ from millstream.archive.manifest import Manifest
 from millstream.archive.places import LocalPlace, Place, open_place
 from millstream.archive.reading import load_manifest
 from millstream.archive.service import ArchiveService, Source, directory_of
-from millstream.config.excised import OffsetRanges
+from millstream.config.excised import ExcisedOffsets, OffsetRanges
 from millstream.records.batch import iterate_headers
 from millstream.records.record import Record, decode_batch
 from tests.archive.scenes import (
@@ -31,8 +31,11 @@ def records_of(service: ArchiveService, manifest: Manifest) -> list[Record]:
     return [it for at, _ in iterate_headers(data) for it in decode_batch(data, at)]
 
 
-def excised(service: ArchiveService, manifest: Manifest, offsets: OffsetRanges) -> Manifest:
-    return service.excise(manifest, [file.name for file in manifest.files], offsets)
+def excised(
+    service: ArchiveService, manifest: Manifest, offsets: OffsetRanges, epoch: int = 3
+) -> Manifest:
+    names = [file.name for file in manifest.files]
+    return service.excise(manifest, names, ExcisedOffsets({epoch: offsets}))
 
 
 def test_records_leave_the_files_that_have_them(tmp_path: Path) -> None:
@@ -54,7 +57,8 @@ def test_records_leave_the_files_that_have_them(tmp_path: Path) -> None:
 def test_file_without_such_records_is_not_written_again(tmp_path: Path) -> None:
     place = open_place(str(tmp_path))
     manifest = archived(place)
-    assert excise_file(place, manifest, manifest.files[0], OffsetRanges.of([100])) is None
+    for wanted in ({3: OffsetRanges.of([100])}, {1: OffsetRanges.of([5])}):  # a later epoch's
+        assert excise_file(place, manifest, manifest.files[0], ExcisedOffsets(wanted)) is None
 
 
 def test_file_that_loses_all_records_still_stands_for_its_offsets(tmp_path: Path) -> None:
@@ -96,23 +100,23 @@ def test_no_power_cut_loses_or_doubles_records() -> None:
         fs = CuttingFileSystem()
         fs.make_directory("/archive")
         place: Place = LocalPlace("/archive", fs)
-        manifest = archived(place)
+        manifest = archived(place, ((0, 20), (20, 40)))
         fs.operations_left = operations
         try:
-            excised(ArchiveService(place), manifest, OffsetRanges.of([5, 150]))
+            excised(ArchiveService(place), manifest, OffsetRanges.of([5, 35]))
         except PowerCut:
             fs.operations_left = None
             fs.crash(Random(operations))
-            operations += 1
+            operations += 3
         else:
             break
         service = ArchiveService(place)
         found = load_manifest(place, directory_of(manifest))
         assert found is not None
         offsets = [it.offset for it in records_of(service, found)]
-        assert set(offsets) >= set(range(250)) - {5, 150}
-        again = excised(service, found, OffsetRanges.of([5, 150]))
-        kept = [it for it in range(250) if it not in (5, 150)]
+        assert set(offsets) >= set(range(40)) - {5, 35}
+        again = excised(service, found, OffsetRanges.of([5, 35]))
+        kept = [it for it in range(40) if it not in (5, 35)]
         assert [it.offset for it in records_of(service, again)] == kept
     assert operations > 5
 

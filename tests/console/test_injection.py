@@ -95,5 +95,6 @@ def test_groups_run_nothing(attacked: Console, page: Page) -> None:
     page.goto(attacked.url + "/groups?size=500")
     for attack in ATTACKS[:3]:
         expect(page.locator("main")).to_contain_text(attack)
-    page.wait_for_function("document.querySelector('[data-live]')?._htmx?.sse")
+    with page.expect_response(lambda it: "live=1" in it.url):
+        page.reload()  # the page, and its live stream
     assert page.evaluate("window.pwned") is None

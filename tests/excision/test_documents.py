@@ -19,7 +19,7 @@ from millstream.excision.documents import (
 )
 
 PLAN = TopicPlan(
-    "orders", "id", "topic", (PlacePlan(0, "5+17-19", 4, 0, 30), PlacePlan(1, "", 0, 0, 30))
+    "orders", "id", "topic", (PlacePlan(0, "5+17-19", 4, 0, 30, 7), PlacePlan(1, "", 0, 0, 30, 7))
 )
 
 
@@ -51,6 +51,7 @@ def test_plan_counts_records_and_the_partitions_that_have_some() -> None:
     assert PLAN.records == 4
     assert [it.partition for it in PLAN.places] == [0]
     assert list(PLAN.places[0].ranges) == [5, 17, 18, 19]
+    assert PLAN.places[0].excised.items(0) == ("0:5+17-19@7",)
 
 
 def test_selector_is_kept_as_a_hash_that_depends_on_the_salt() -> None:

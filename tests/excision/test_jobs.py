@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from millstream.client.cluster import Cluster
@@ -97,7 +99,7 @@ def test_offsets_that_are_not_there_yet_leave_the_job_open(
     cluster: Cluster, topic: str, access: Access
 ) -> None:
     plan = plan_for(cluster, topic, access)
-    later = TopicPlan(topic, plan.topic_id, plan.role, (PlacePlan(0, "100", 1, 0, 101),))
+    later = TopicPlan(topic, plan.topic_id, plan.role, (PlacePlan(0, "100", 1, 0, 101, 0),))
     job = begin(cluster, [later], ALICE, requested_by="test")
     with pytest.raises(StillWaiting, match=f"{topic}-0 on broker .* millstream excise resume"):
         finish(cluster, job, timeout_seconds=0.0)
@@ -109,11 +111,34 @@ def test_plan_that_the_brokers_refuse_leaves_no_job(
 ) -> None:
     plan = plan_for(cluster, topic, access)
     offsets = "+".join(str(it) for it in range(0, 200_000, 2))
-    long = TopicPlan(topic, plan.topic_id, plan.role, (PlacePlan(0, offsets, 100_000, 0, 200_000),))
+    long = TopicPlan(
+        topic, plan.topic_id, plan.role, (PlacePlan(0, offsets, 100_000, 0, 200_000, 0),)
+    )
     jobs = set(History(cluster).jobs())
     with pytest.raises(ApiError, match="excise in parts"):
         begin(cluster, [long], ALICE, requested_by="test")
     assert set(History(cluster).jobs()) == jobs
+
+
+def test_excision_of_many_records_has_a_receipt(
+    cluster: Cluster, topic: str, access: Access
+) -> None:
+    """Job, reports and receipt each have more than a megabyte's worth of offsets in them."""
+    plan = plan_for(cluster, topic, access)
+    offsets = "+".join(str(it) for it in range(0, 80_000, 2))
+    places = (PlacePlan(0, offsets, 0, 0, 80_000, 0),)
+    many = TopicPlan(topic, plan.topic_id, plan.role, places)
+    producer = Producer({"bootstrap.servers": access.bootstrap_servers})
+    for number in range(80_000):
+        producer.produce(topic, b"x", partition=0)
+        if number % 10_000 == 0:
+            producer.flush(PATIENCE_SECONDS)
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    many = replace(many, partitions=(replace(places[0], records=40_000),))
+    job = begin(cluster, [many], ALICE, requested_by="test")
+    receipt = finish(cluster, job, timeout_seconds=2 * PATIENCE_SECONDS)
+    (removed,) = [it for it in receipt.replicas if it["kind"] == "removed"]
+    assert removed["removedRecords"] == 40_000
 
 
 def test_broker_killed_in_between_goes_on_after_its_start(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ def offered(server: Server) -> list[tuple[str, int]]:
     return [
         (names[entry.api_key], version)
         for entry in answer.api_keys
+        if entry.api_key < OWN_API_KEY_MIN  # these have no schema in kio
         for version in range(entry.min_version, entry.max_version + 1)
         if (entry.api_key, version) not in {(0, 0), (0, 1), (0, 2)}  # offered, never served
     ]

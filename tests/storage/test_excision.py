@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.config.excised import OffsetRanges, format_excised
+from millstream.config.excised import OffsetRanges
 from millstream.config.topic import VERSION_OF_KEY, TopicConfig
 from millstream.records.compression import Compression
 from millstream.records.record import ControlType, Record, encode_end_transaction
@@ -38,6 +38,8 @@ def small(**changes: object) -> TopicConfig:
 class ExcisedStore(CompactedStore):
     """A log of small segments, and an excisor."""
 
+    wanted_epoch = 5
+
     def __init__(
         self, *, config: TopicConfig | None = None, fs: MortalFileSystem | None = None
     ) -> None:
@@ -45,7 +47,9 @@ class ExcisedStore(CompactedStore):
         self.excisor = Excisor(now_ms=self.clock.now_ms)
 
     def want(self, offsets: Iterable[int]) -> None:
-        items = format_excised({0: OffsetRanges.of(offsets)})
+        if not offsets:
+            return
+        items = (f"0:{OffsetRanges.of(offsets)}@{self.wanted_epoch}",)
         self.config = dataclasses.replace(self.config, millstream_excised_offsets=items)
         self.log().update_config(self.config)
 
@@ -243,6 +247,30 @@ def test_log_from_a_backup_is_excised_after_the_start() -> None:
     assert store.is_pending()
     assert store.run().removed == wanted
     assert store.read() == others(store)
+
+
+def test_record_that_a_later_leader_wrote_at_the_offset_stays() -> None:
+    """After a backup that ended before it, or an unclean election."""
+    store = ExcisedStore()
+    store.append(b"0", epoch=5)
+    store.append(b"1", epoch=5)
+    store.append(b"2", epoch=6)
+    store.flush()
+    assert store.excise(1, 2).removed == [1]
+    assert [it.value for it in store.read()] == [b"0", b"2"]
+    store.start_again()
+    assert store.run().removed == []
+
+
+def test_log_that_is_being_truncated_is_left_alone() -> None:
+    store = filled()
+    store.want(subject(store))
+    before = store.files(".log")
+    store.log().is_truncating = True
+    assert store.excisor.excise(store.log()) is None
+    assert store.files(".log") == before
+    store.log().is_truncating = False
+    assert store.run().removed == subject(store)
 
 
 def test_topic_made_again_under_the_same_name_keeps_its_records() -> None:

@@ -112,10 +112,11 @@ class _Server:
         return _manifest(self.service.write(manifest, fields["end_offset"], aborted, source))
 
     def _do_excise(self, request: Message) -> Message:
-        from millstream.config.excised import parse_ranges
+        from millstream.config.excised import parse_excised
 
         fields = request.fields
-        manifest, offsets = _decode(fields["manifest"]), parse_ranges(fields["offsets"])
+        manifest = _decode(fields["manifest"])
+        offsets = parse_excised(fields["offsets"])[manifest.partition]
         return _manifest(self.service.excise(manifest, fields["names"], offsets))
 
     def _do_save(self, request: Message) -> Message:

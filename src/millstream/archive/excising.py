@@ -13,12 +13,12 @@ from millstream.archive.files import DataFile, Range, write_file
 from millstream.archive.manifest import ArchivedFile, Manifest, partition_path
 from millstream.archive.places import Place
 from millstream.archive.rows import rebuild
-from millstream.config.excised import OffsetRanges
+from millstream.config.excised import ExcisedOffsets
 from millstream.records.record import decode_batch, keep_records
 
 
 def excise_file(
-    place: Place, manifest: Manifest, file: ArchivedFile, offsets: OffsetRanges
+    place: Place, manifest: Manifest, file: ArchivedFile, offsets: ExcisedOffsets
 ) -> ArchivedFile | None:
     """The new file, which no manifest lists yet; None if the old one has no such records. Raises
     `ArchiveError`."""
@@ -44,24 +44,27 @@ def excise_file(
     return replace(written, segment_bytes=file.segment_bytes, last_epoch=file.last_epoch)
 
 
-def _has_any(file: DataFile, offsets: OffsetRanges) -> bool:
+def _has_any(file: DataFile, offsets: ExcisedOffsets) -> bool:
     for number in range(file.group_count):
-        rows = file.read_group(number, ["offset", "is_control"])
-        for offset, is_control in zip(
-            rows.column("offset").to_pylist(), rows.column("is_control").to_pylist(), strict=True
-        ):
-            if not is_control and offset in offsets:
+        columns = ["offset", "leader_epoch", "is_control"]
+        rows = file.read_group(number, columns)
+        values = (rows.column(name).to_pylist() for name in columns)
+        for offset, epoch, is_control in zip(*values, strict=True):
+            if not is_control and offsets.removes(offset, epoch):
                 return True
     return False
 
 
-def _batches(file: DataFile, offsets: OffsetRanges) -> Iterator[bytes]:
+def _batches(file: DataFile, offsets: ExcisedOffsets) -> Iterator[bytes]:
     """Those that have records left."""
     for number in range(file.group_count):
         for header, batch in rebuild(file.read_group(number), recompress=True):
-            if header.is_control or not offsets.overlaps(header.base_offset, header.last_offset):
+            if header.is_control or not offsets.ranges.overlaps(
+                header.base_offset, header.last_offset
+            ):
                 yield batch
                 continue
-            kept = [it for it in decode_batch(batch) if it.offset not in offsets]
+            epoch = header.leader_epoch
+            kept = [it for it in decode_batch(batch) if not offsets.removes(it.offset, epoch)]
             if kept:
                 yield keep_records(header, kept)

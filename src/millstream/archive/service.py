@@ -34,7 +34,7 @@ from millstream.archive.manifest import (
 from millstream.archive.places import Place
 from millstream.archive.reading import load_manifest
 from millstream.archive.rows import Aborted, rebuild
-from millstream.config.excised import OffsetRanges
+from millstream.config.excised import ExcisedOffsets
 from millstream.records.batch import Buffer
 
 OPEN_FILES_MAX = 32
@@ -106,7 +106,7 @@ class ArchiveService:
         save_manifest(self.place, after)
         return after
 
-    def excise(self, manifest: Manifest, names: Iterable[str], offsets: OffsetRanges) -> Manifest:
+    def excise(self, manifest: Manifest, names: Iterable[str], offsets: ExcisedOffsets) -> Manifest:
         """Write these files again without the records at these offsets, those that have some. The
         manifest is saved, then the old files are deleted; returns the new one."""
         after, replaced = manifest, []

@@ -27,7 +27,7 @@ from millstream.excision.selection import Access, NothingFound, find_letters, fi
 from millstream.excision.verification import verify_receipt
 
 app = typer.Typer(
-    help="Remove records from a topic's history, with a receipt.",
+    help="Remove records of a key or a predicate from a topic's history, with a receipt.",
     rich_markup_mode="rich",
     add_completion=False,
     invoke_without_command=True,

@@ -1,8 +1,10 @@
 """Offsets that a topic must not have any more: the setting `millstream.excised.offsets`.
 
-    0:5+17-19,3:88        partition 0: offsets 5 and 17 to 19; partition 3: offset 88
+    0:5+17-19@7,3:88@2    partition 0: offsets 5 and 17 to 19; partition 3: offset 88
 
-It is a list, so that several requests can append to it at once.
+It is a list, so that several requests can append to it at once. `@7` is the epoch of the leader
+when the records were chosen: what the leader of a later epoch writes at these offsets is another
+record, and stays. That happens to a log that was restored from a backup, or has lost its end.
 
 Every replica removes the records at these offsets from its log, and does so again for a log that
 was away, restored from a backup, or copied from a replica that had them still. See
@@ -14,6 +16,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from millstream.config.setting import LONG_MAX
 from millstream.config.topic import TopicConfig
@@ -23,7 +26,9 @@ EXCISED = "millstream.excised.offsets"
 TEXT_LENGTH_MAX = 262_144  # of one topic: every broker keeps it in memory, and ZooKeeper too
 PARTITION_MAX = 2**31 - 1
 
-_ITEM = re.compile(r"(\d+):(\d+(?:-\d+)?(?:\+\d+(?:-\d+)?)*)")
+ANY_EPOCH = 2**31 - 1
+
+_ITEM = re.compile(r"(\d+):(\d+(?:-\d+)?(?:\+\d+(?:-\d+)?)*)(?:@(\d{1,10}))?")
 
 Range = tuple[int, int]
 
@@ -105,17 +110,57 @@ def _merged(ranges: Iterable[Range]) -> Iterator[Range]:
         yield current
 
 
-def parse_excised(items: Iterable[str]) -> dict[int, OffsetRanges]:
+class ExcisedOffsets:
+    """The offsets of one partition, each with the last leader epoch of the records that go."""
+
+    __slots__ = ("_by_epoch", "ranges")
+
+    def __init__(self, by_epoch: Mapping[int, OffsetRanges] = MappingProxyType({})) -> None:
+        self._by_epoch = dict(by_epoch)
+        self.ranges = OffsetRanges(it for each in by_epoch.values() for it in each.ranges)
+
+    def __bool__(self) -> bool:
+        return bool(self.ranges)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ExcisedOffsets) and self._by_epoch == other._by_epoch
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __or__(self, other: ExcisedOffsets) -> ExcisedOffsets:
+        merged = dict(self._by_epoch)
+        for epoch, ranges in other._by_epoch.items():
+            merged[epoch] = merged.get(epoch, OffsetRanges()) | ranges
+        return ExcisedOffsets(merged)
+
+    def removes(self, offset: int, leader_epoch: int) -> bool:
+        """Whether a record that was appended in this epoch goes."""
+        return any(
+            leader_epoch <= epoch and offset in ranges for epoch, ranges in self._by_epoch.items()
+        )
+
+    def items(self, partition: int) -> tuple[str, ...]:
+        """As the setting has them."""
+        return tuple(
+            f"{partition}:{ranges}" + ("" if epoch == ANY_EPOCH else f"@{epoch}")
+            for epoch, ranges in sorted(self._by_epoch.items())
+            if ranges
+        )
+
+
+def parse_excised(items: Iterable[str]) -> dict[int, ExcisedOffsets]:
     """The offsets by partition. Raises `ConfigError`."""
-    found: dict[int, OffsetRanges] = {}
+    found: dict[int, ExcisedOffsets] = {}
     for item in items:
         match = _ITEM.fullmatch(item)
         if match is None:
-            raise _refusal(f"{_shortened(item)} is not PARTITION:OFFSET+FIRST-LAST+...")
+            raise _refusal(f"{_shortened(item)} is not PARTITION:OFFSET+FIRST-LAST+...@EPOCH")
         partition = int(match[1])
-        if partition > PARTITION_MAX:
-            raise _refusal(f"{partition} is not a partition")
-        found[partition] = found.get(partition, OffsetRanges()) | parse_ranges(match[2])
+        epoch = ANY_EPOCH if match[3] is None else int(match[3])
+        if partition > PARTITION_MAX or epoch > ANY_EPOCH:
+            raise _refusal(f"{_shortened(item)} is not of a partition or an epoch")
+        more = ExcisedOffsets({epoch: parse_ranges(match[2])})
+        found[partition] = found.get(partition, ExcisedOffsets()) | more
     return found
 
 
@@ -132,8 +177,8 @@ def _parse_range(text: str) -> Range:
     return start, end
 
 
-def format_excised(offsets: Mapping[int, OffsetRanges]) -> tuple[str, ...]:
-    return tuple(f"{partition}:{ranges}" for partition, ranges in sorted(offsets.items()) if ranges)
+def format_excised(offsets: Mapping[int, ExcisedOffsets]) -> tuple[str, ...]:
+    return tuple(item for partition, it in sorted(offsets.items()) for item in it.items(partition))
 
 
 def check_excised(config: TopicConfig) -> None:

@@ -310,8 +310,9 @@ class TopicConfig:
     millstream_excised_offsets: tuple[str, ...] = strings(
         (),
         ours=True,
-        doc="Offsets whose records every replica removes from its log (0:5+17-19,3:88), and "
-        "removes again if they come back from a backup. `millstream excise` adds to them.",
+        doc="Offsets whose records every replica removes from its log, with the last leader epoch "
+        "of the records (0:5+17-19@7,3:88@2), and removes again if they come back from a backup. "
+        "`millstream excise` adds to them.",
     )
     millstream_verify_compressed: bool = boolean(
         False,

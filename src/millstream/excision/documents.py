@@ -11,9 +11,10 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
-from millstream.config.excised import OffsetRanges, parse_ranges
+from millstream.config.excised import ExcisedOffsets, OffsetRanges, parse_ranges
 from millstream.errors import MillstreamError
 
 KEY, WHERE = "key", "where"
@@ -56,8 +57,13 @@ class PlacePlan:
     records: int
     searched_from: int
     searched_to: int  # exclusive: later records are not part of it
+    leader_epoch: int  # at that time: records of later epochs are others
 
-    @property
+    @cached_property
+    def excised(self) -> ExcisedOffsets:
+        return ExcisedOffsets({self.leader_epoch: self.ranges})
+
+    @cached_property
     def ranges(self) -> OffsetRanges:
         return parse_ranges(self.offsets)
 

@@ -28,14 +28,16 @@ RECEIPTS = "__excision_receipts"
 JOB_KEY, REPLICA_KEY, REMOVED_KEY = "job/", "replica/", "removed/"
 OFFSET_HEADER = "millstream-offset"
 
+MESSAGE_BYTES_MAX = "16777216"  # jobs and receipts list offsets
 REPLICAS = 3  # or as many as there are brokers
 
 _SETTINGS = {
-    EXCISIONS: {"cleanup.policy": "compact"},
+    EXCISIONS: {"cleanup.policy": "compact", "max.message.bytes": MESSAGE_BYTES_MAX},
     RECEIPTS: {
         "retention.ms": "-1",
         "retention.bytes": "-1",
         "millstream.conditional.append": "offset",
+        "max.message.bytes": MESSAGE_BYTES_MAX,
     },
 }
 

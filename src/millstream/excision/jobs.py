@@ -17,7 +17,7 @@ from millstream.admin.cluster_state import cluster_state
 from millstream.admin.offsets import known_topics
 from millstream.admin.settings import Resource, append_to_setting, settings_of
 from millstream.client.cluster import Cluster
-from millstream.config.excised import EXCISED, OffsetRanges, format_excised, parse_excised
+from millstream.config.excised import EXCISED, OffsetRanges, format_excised
 from millstream.config.excised import parse_ranges as parse
 from millstream.errors import ApiError, ErrorCode, MillstreamError
 from millstream.excision import history
@@ -88,15 +88,15 @@ def order(cluster: Cluster, job: Job) -> None:
     for topic in job.topics:
         if not _is_there(cluster, topic):
             continue
-        known = parse_excised(_setting(cluster, topic.topic))
+        items = _setting(cluster, topic.topic)
         missing = {
-            it.partition: it.ranges
+            it.partition: it.excised
             for it in topic.places
-            if not _covers(known.get(it.partition, OffsetRanges()), it.ranges)
+            if not set(it.excised.items(it.partition)) <= set(items)
         }
         if missing:
-            items = format_excised(missing)
-            append_to_setting(cluster, Resource.TOPIC, topic.topic, EXCISED, items)
+            more = format_excised(missing)
+            append_to_setting(cluster, Resource.TOPIC, topic.topic, EXCISED, more)
 
 
 def replica_states(cluster: Cluster, job: Job) -> Iterator[ReplicaState]:
@@ -185,7 +185,11 @@ def _reports_of(kept: History, job: Job) -> Iterator[Report]:
             continue
         if f"{kind}/" == REMOVED_KEY and report["time"] < job.requested_ms:
             continue  # of an earlier job
-        yield {"kind": kind, **report}
+        fields = {"kind": kind, **report}
+        if f"{kind}/" == REPLICA_KEY:  # what was removed is in the other report
+            fields = {it: fields[it] for it in fields if it not in ("removed", "segments")}
+        del fields["offsets"]  # those of the job, and of others
+        yield fields
 
 
 def _receipt_of(cluster: Cluster, job: Job) -> Receipt | None:
@@ -207,7 +211,7 @@ def _covers(known: OffsetRanges, wanted: OffsetRanges) -> bool:
 
 
 def _items(topic: TopicPlan) -> tuple[str, ...]:
-    return format_excised({it.partition: it.ranges for it in topic.places})
+    return format_excised({it.partition: it.excised for it in topic.places})
 
 
 def _setting(cluster: Cluster, topic: str) -> list[str]:

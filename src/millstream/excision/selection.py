@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from millstream.admin.cluster_state import cluster_state
 from millstream.admin.offsets import end_offsets, start_offsets
 from millstream.client.cluster import Cluster
 from millstream.client.fetching import fetch_batches
@@ -117,6 +118,8 @@ def _plan(
     cluster: Cluster, topic: str, role: str, extent: Extent, found: Mapping[int, list[int]]
 ) -> TopicPlan:
     topic_id = str(cluster.retrying(lambda: cluster.topic(topic)).id)
+    partitions = cluster_state(cluster).topics[topic].partitions
+    epochs = {it.index: it.leader_epoch for it in partitions}
     return TopicPlan(
         topic,
         topic_id,
@@ -127,6 +130,7 @@ def _plan(
                 str(OffsetRanges.of(found[partition])),
                 len(found[partition]),
                 *extent[partition],
+                epochs[partition],
             )
             for partition in sorted(found)
         ),

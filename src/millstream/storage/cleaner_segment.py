@@ -165,6 +165,8 @@ def _check_unchanged(plan: CleaningPlan, old: list[Segment]) -> None:
         raise CleaningAborted(f"{log.topic}-{log.partition} was deleted")
     if log.directory.failure is not None:
         raise CleaningAborted(f"the directory of {log.topic}-{log.partition} has failed")
+    if log.is_truncating:
+        raise CleaningAborted(f"{log.topic}-{log.partition} is being truncated")
     present = set(map(id, log.segments))
     if log.generation != plan.generation or not all(id(segment) in present for segment in old):
         raise CleaningAborted(

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from millstream.config.excised import OffsetRanges, parse_excised
+from millstream.config.excised import ExcisedOffsets, parse_excised
 from millstream.errors import ApiError, CorruptBatch, FileGone, LogGone
 from millstream.records.batch import HEADER_SIZE_BYTES, BatchHeader, verify_crc
 from millstream.records.compression import decompress
@@ -64,7 +64,7 @@ class LogExcision:
 
     topic: str
     partition: int
-    wanted: OffsetRanges
+    wanted: ExcisedOffsets
     removed: list[int] = field(default_factory=list)  # the offsets of the records
     segments: list[RewrittenSegment] = field(default_factory=list)
     log_start_offset: int = 0
@@ -74,7 +74,7 @@ class LogExcision:
     def is_complete(self) -> bool:
         """Whether the log has got as far as the last of these offsets: a follower may yet copy
         them."""
-        return self.log_end_offset > self.wanted.last
+        return self.log_end_offset > self.wanted.ranges.last
 
 
 class _Seen(NamedTuple):
@@ -169,15 +169,17 @@ class Excisor:
             )
         return done
 
-    def _close_active_segment(self, log: Log, wanted: OffsetRanges) -> None:
+    def _close_active_segment(self, log: Log, wanted: ExcisedOffsets) -> None:
         """Only closed segments are replaced."""
         log.check()
+        if log.is_truncating:
+            raise CleaningAborted(f"{log.topic}-{log.partition} is being truncated")
         active = log.active_segment
-        if wanted.overlaps(active.base_offset, log.log_end_offset - 1):
+        if wanted.ranges.overlaps(active.base_offset, log.log_end_offset - 1):
             log.roll(self._now_ms())
 
     def _rewrite(
-        self, log: Log, segment: Segment, wanted: OffsetRanges, removed: list[int]
+        self, log: Log, segment: Segment, wanted: ExcisedOffsets, removed: list[int]
     ) -> RewrittenSegment:
         plan = self._on_owner(partial(_plan, log, segment, self._now_ms()))
         cleaned = CleanedSegment(plan, segment.base_offset)
@@ -213,9 +215,9 @@ class Excisor:
             run_from_thread(build_versions(log), self._on_owner)
 
 
-def _wanted(log: Log) -> tuple[tuple[str, ...], int, OffsetRanges]:
+def _wanted(log: Log) -> tuple[tuple[str, ...], int, ExcisedOffsets]:
     setting = log.config.millstream_excised_offsets
-    return setting, log.generation, parse_excised(setting).get(log.partition, OffsetRanges())
+    return setting, log.generation, parse_excised(setting).get(log.partition, ExcisedOffsets())
 
 
 def _forget_versions(log: Log) -> None:
@@ -242,7 +244,7 @@ def _plan(log: Log, segment: Segment, now_ms: int) -> CleaningPlan:
     )
 
 
-def _has_any(segment: Segment, wanted: OffsetRanges) -> bool:
+def _has_any(segment: Segment, wanted: ExcisedOffsets) -> bool:
     """Whether a closed segment has a record to excise."""
     with suppress(StopIteration):
         return bool(next(_batches_with(segment, wanted)))
@@ -250,19 +252,21 @@ def _has_any(segment: Segment, wanted: OffsetRanges) -> bool:
 
 
 def _batches_with(
-    segment: Segment, wanted: OffsetRanges
+    segment: Segment, wanted: ExcisedOffsets
 ) -> Iterator[tuple[int, BatchHeader, list[Record]]]:
     """(position, header, records) of the batches that have records to excise."""
-    start = 0
-    for first, last in wanted.between(segment.base_offset, wanted.last):
+    start, looked_at = 0, -1  # the position to go on from, and the last offset before it
+    for first, last in wanted.ranges.between(segment.base_offset, wanted.ranges.last):
+        if last <= looked_at:
+            continue
         start = max(start, segment.floor_position(first, may_block=True))
         for position, header in segment.walk(start, may_block=True):
-            start = position
+            start, looked_at = position, header.base_offset - 1
             if header.base_offset > last:
                 break
             if header.record_count and not header.is_control and header.last_offset >= first:
                 records = _records_at(segment, position, header)
-                if any(record.offset in wanted for record in records):
+                if any(wanted.removes(it.offset, header.leader_epoch) for it in records):
                     yield position, header, records
         else:
             return  # the segment has no more batches
@@ -276,15 +280,16 @@ def _records_at(segment: Segment, position: int, header: BatchHeader) -> list[Re
 
 
 def _copies(
-    segment: Segment, wanted: OffsetRanges, removed: list[int]
+    segment: Segment, wanted: ExcisedOffsets, removed: list[int]
 ) -> Iterator[tuple[bytes | bytearray, bytes | bytearray]]:
     """The bytes of a segment in pieces of whole batches, each as it was and as it is to be."""
     start = 0
     for position, header, records in _batches_with(segment, wanted):
         for piece in _pieces(segment, start, position):
             yield piece, piece
-        kept = [record for record in records if record.offset not in wanted]
-        removed += (record.offset for record in records if record.offset in wanted)
+        gone = {it.offset for it in records if wanted.removes(it.offset, header.leader_epoch)}
+        kept = [record for record in records if record.offset not in gone]
+        removed += sorted(gone)
         start = position + header.size_bytes
         old = segment.read_at(header.size_bytes, position, may_block=True)
         yield old, keep_records(header, kept)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.archive.manifest import ArchiveError, Manifest
 from millstream.broker.archiving.partition import PartitionArchive
 from millstream.broker.archiving.planning import Upload, expired, find_divergence, next_upload
-from millstream.config.excised import OffsetRanges, parse_excised
+from millstream.config.excised import ExcisedOffsets, parse_excised
 from millstream.errors import FileGone, MillstreamError
 from millstream.storage.lookup import aborted_transactions
 
@@ -127,8 +127,8 @@ class Archiver:
         setting = partition.log.config.millstream_excised_offsets
         if not setting or archive.manifest is None or not self._may_write(partition, archive):
             return
-        offsets = parse_excised(setting).get(partition.index, OffsetRanges())
-        names = archive.to_excise(setting, offsets)
+        offsets = parse_excised(setting).get(partition.index, ExcisedOffsets())
+        names = archive.to_excise(setting, offsets.ranges)
         if names:
             manifest = await self._run_blocking(
                 self._process.excise, archive.manifest, names, offsets

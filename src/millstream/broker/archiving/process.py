@@ -24,7 +24,7 @@ from millstream.archive.manifest import (
     decode_manifest,
     partition_path,
 )
-from millstream.config.excised import OffsetRanges
+from millstream.config.excised import ExcisedOffsets
 from millstream.errors import CorruptBatch
 
 logger = logging.getLogger("millstream.archive")
@@ -97,13 +97,13 @@ class ArchiveProcess:
         assert written is not None
         return written
 
-    def excise(self, manifest: Manifest, names: Sequence[str], offsets: OffsetRanges) -> Manifest:
+    def excise(self, manifest: Manifest, names: Sequence[str], offsets: ExcisedOffsets) -> Manifest:
         """Remove the records at these offsets from these files. Returns the new manifest."""
         fields = {
             "do": "excise",
             "manifest": manifest.encode().decode(),
             "names": list(names),
-            "offsets": str(offsets),
+            "offsets": offsets.items(manifest.partition),
         }
         excised = _manifest_of(self._call(fields, WRITE_SECONDS_MAX))
         assert excised is not None

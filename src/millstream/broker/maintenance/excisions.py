@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("millstream.excision")
 
 TOPIC = "__excisions"
-SETTINGS = {"cleanup.policy": "compact"}
+# Reports list offsets, up to 262,144 characters of them, twice.
+SETTINGS = {"cleanup.policy": "compact", "max.message.bytes": "16777216"}
 WAITING_MAX = 10_000  # reports that could not be written yet
 
 
@@ -76,8 +77,9 @@ class Excisions:
                 from millstream.broker.peers.topic_writer import TopicWriter
 
                 writer = TopicWriter(TOPIC, self._broker, SETTINGS)
-                await writer.write([it for report in ready for it in self._records(report)])
                 for report in ready:
+                    for record in self._records(report):
+                        await writer.write([record])
                     self._waiting.remove(report)
         except (MillstreamError, OSError) as error:
             logger.warning("the reports of an excision are written later: %s", error)
@@ -90,7 +92,9 @@ class Excisions:
         if partition is None or partition.log is not log or partition.archive is None:
             return True
         setting = log.config.millstream_excised_offsets
-        return not partition.is_led_here or partition.archive.is_excised(setting, done.wanted)
+        return not partition.is_led_here or partition.archive.is_excised(
+            setting, done.wanted.ranges
+        )
 
     def _records(self, report: _Report) -> list[tuple[bytes, bytes]]:
         log, done, time_ms = report
@@ -115,7 +119,7 @@ def _fields(report: _Report, broker_id: int) -> dict[str, Any]:
         "partition": done.partition,
         "broker": broker_id,
         "time": time_ms,
-        "offsets": str(done.wanted),
+        "offsets": str(done.wanted.ranges),
         "isComplete": done.is_complete,
         "removed": str(OffsetRanges.of(done.removed)),
         "removedRecords": len(done.removed),
