@@ -57,7 +57,7 @@ CASES = [
     Case(
         "group reset g --topic t --to-earliest --execute",
         ("READ group g", "READ topic t"),
-        "Read on the group and on its topics",
+        "on the group",
         "t",
     ),
     Case("group delete gone", ("DELETE group gone",), "needs Delete on the group", "deleted"),

@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from kio.serial.errors import OutOfBoundValue
 
+from millstream.protocol.apis import OWN_API_KEY_MIN
 from tests.peers.servers import Server, start_millstream
 from tests.peers.wire import (
     API_KEYS,

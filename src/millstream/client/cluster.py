@@ -195,7 +195,7 @@ class Cluster:
             raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader")
         return leader
 
-    def coordinator(self, kind: CoordinatorKind, key: str) -> int:
+    def coordinator(self, kind: CoordinatorKind, key: str, api: str = "find_coordinator") -> int:
         """The id of the broker that coordinates a group, transactional id or share partition."""
         known = self._coordinators.get((kind, key))
         if known is not None:
@@ -206,7 +206,7 @@ class Cluster:
         found = answer.coordinators[0]
         if found.error_code is not ErrorCode.NONE:
             message = found.error_message or f"no coordinator for {key!r}"
-            check(found.error_code, message, "find_coordinator")
+            check(found.error_code, message, api)
         broker_id = int(found.node_id)
         self._addresses[broker_id] = (found.host, int(found.port))
         self._coordinators[kind, key] = broker_id
@@ -229,7 +229,7 @@ class Cluster:
         `error_of` finds the error in an answer; by default it is the answer's own `error_code`.
         """
         return self.retrying(
-            lambda: self._ask(self.coordinator(kind, key), api, fields, version, error_of)
+            lambda: self._ask(self.coordinator(kind, key, api), api, fields, version, error_of)
         )
 
     def ask_leader(
