@@ -101,3 +101,10 @@ def test_flipped_bit_is_detected_when_it_is_read(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(ArchiveError, match="damaged"):
         DataFile(place, DIRECTORY, entry).read_group(0)
+
+
+def test_epoch_is_that_of_the_last_offset_even_if_its_batch_is_empty(tmp_path: Path) -> None:
+    """Excision and compaction empty batches. The file begins and ends where the log says."""
+    place = open_place(str(tmp_path))
+    entry = write_file(place, wanted(0, 60, last_epoch=5, archived_ms=7), [batches(0, 50)])
+    assert (entry.last_epoch, entry.archived_ms, entry.end_offset) == (5, 7, 60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -133,3 +134,18 @@ def test_names_are_parsed() -> None:
     assert parse_partition("partition=x") is None
     assert parse_topic_id(str(TOPIC_ID)) == TOPIC_ID
     assert parse_topic_id("_delta_log") is None
+
+
+def test_half_files_are_left_overs() -> None:
+    manifest = three_files()
+    data, current = manifest.files[0].name, manifest_name(2)
+    names = [data, f"{data}.0a1b.tmp", current, f"{current}.0a1b.tmp", f"{manifest_name(3)}.0a.tmp"]
+    assert orphans(names, manifest) == [f"{data}.0a1b.tmp"]
+    assert older_manifests(names, 2) == [f"{current}.0a1b.tmp"]
+
+
+def test_manifest_without_times_of_archiving_can_be_read() -> None:
+    content = json.loads(three_files().encode())
+    for file in content["files"]:
+        del file["archived_ms"]
+    assert decode_manifest(json.dumps(content).encode(), "here") == three_files()

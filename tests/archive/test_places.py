@@ -97,3 +97,30 @@ def test_bucket_that_is_not_there_is_named(bucket: str) -> None:
     place = open_place(bucket.replace("s3://", "s3://no-such-"))
     with pytest.raises(ArchiveError, match="cannot write no-such-"), place.create(ONE) as output:
         output.write(b"x")
+
+
+def test_failed_file_leaves_nothing(tmp_path: Path) -> None:
+    """Whatever failed: a disk that is full must not stay so."""
+    place = open_place(str(tmp_path))
+    with suppress(RuntimeError), place.create(ONE) as output:
+        output.write(b"half")
+        raise RuntimeError
+    fs = MemoryFileSystem()
+    full = LocalPlace("/archive", fs)
+    fs.fail_writes_after(10)
+    with suppress(ArchiveError), full.create(ONE) as output:
+        output.write(b"x" * 100)
+    for it in (place, full):
+        assert it.list("orders/id/partition=0") == []
+
+
+def test_two_writers_of_a_file_do_not_mix(tmp_path: Path) -> None:
+    place = open_place(str(tmp_path))
+    with place.create(ONE) as slow:
+        slow.write(b"slow, ")
+        with place.create(ONE) as fast:
+            fast.write(b"fast")
+        assert place.read(ONE) == b"fast"
+        slow.write(b"but whole")
+    assert place.read(ONE) == b"slow, but whole"
+    assert place.list("orders/id/partition=0") == ["one"]

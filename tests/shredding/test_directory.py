@@ -70,3 +70,37 @@ def test_damaged_file_is_named(tmp_path: Path) -> None:
     file.write_bytes(b"garbage")
     with pytest.raises(KeyStoreError, match="is damaged"):
         keys.find(key.id)
+
+
+def crash_in_unlink(monkeypatch: pytest.MonkeyPatch, *, nth: int) -> None:
+    """The nth file that is unlinked stays, full of zeros."""
+    unlink, count = Path.unlink, iter(range(1, 1000))
+
+    def crashing(self: Path, missing_ok: bool = False) -> None:
+        if next(count) == nth:
+            raise KeyboardInterrupt
+        unlink(self, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", crashing)
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_crash_at_any_file_leaves_a_subject_that_can_be_used_and_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    """Two keys, then the subject itself."""
+    keys = DirectoryKeys(tmp_path / "keys")
+    old = [keys.current("alice"), keys.rotate("alice")]
+    with monkeypatch.context() as crashing:
+        crash_in_unlink(crashing, nth=nth)
+        with pytest.raises(KeyboardInterrupt):
+            keys.forget("alice")
+    again = DirectoryKeys(tmp_path / "keys")
+    assert [again.find(it.id) is None for it in old] == [True, nth > 1]
+    new = again.current("alice")
+    assert again.find(new.id) == new
+    deleted = again.forget("alice")
+    assert new.id in deleted
+    assert all(again.find(it.id) is None for it in (*old, new))
+    assert again.forget("alice") == []
+    assert again.subject_count() == 0

@@ -37,11 +37,12 @@ def test_forgotten_subject_has_no_keys_and_may_come_back_with_others(
     count = keys.subject_count()
     old, new = keys.current(subject), keys.rotate(subject)
     assert keys.subject_count() == count + 1
+    assert keys.key_ids(subject) == [old.id, new.id]
     assert keys.forget(subject) == [old.id, new.id]
     assert keys.find(old.id) is None
     assert keys.find(new.id) is None
     assert keys.subject_count() == count
-    assert keys.forget(subject) == []
+    assert keys.forget(subject) == keys.key_ids(subject) == []
     assert keys.current(subject).id not in (old.id, new.id)
 
 

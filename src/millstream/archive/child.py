@@ -108,7 +108,7 @@ class _Server:
         manifest = _decode(fields["manifest"])
         chunks = read_segments(request.files, fields["sizes"], fields["first_offset"])
         aborted = tuple(Aborted(*each) for each in fields["aborted"])
-        source = Source(fields["first_offset"], chunks)
+        source = Source(fields["first_offset"], chunks, fields["archived_ms"], fields["last_epoch"])
         return _manifest(self.service.write(manifest, fields["end_offset"], aborted, source))
 
     def _do_excise(self, request: Message) -> Message:

@@ -36,12 +36,14 @@ def excise_file(
             leader_epoch=manifest.leader_epoch,
             aborted=old.aborted,
             version=f"x{secrets.token_hex(4)}",
+            archived_ms=file.archived_ms,
+            last_epoch=file.last_epoch,
         )
         written = write_file(place, wanted, _batches(old, offsets))
     finally:
         old.close()
     # What a file stands for in the log does not change with its records.
-    return replace(written, segment_bytes=file.segment_bytes, last_epoch=file.last_epoch)
+    return replace(written, segment_bytes=file.segment_bytes)
 
 
 def _has_any(file: DataFile, offsets: ExcisedOffsets) -> bool:

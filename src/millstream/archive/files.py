@@ -51,6 +51,8 @@ class Range(NamedTuple):
     leader_epoch: int  # of the leader that writes it
     aborted: tuple[Aborted, ...] = ()
     version: str = ""  # of a file that is written again
+    archived_ms: int = NO_TIMESTAMP
+    last_epoch: int | None = None  # of the last offset; None: that of the last record
 
 
 def write_file(
@@ -78,9 +80,10 @@ def write_file(
         segment_bytes=source.size_bytes,
         min_timestamp=totals.min_timestamp,
         max_timestamp=totals.max_timestamp,
-        last_epoch=totals.last_epoch,
+        last_epoch=totals.last_epoch if wanted.last_epoch is None else wanted.last_epoch,
         sha256=hashing.digest.hexdigest(),
         source_sha256=source.digest.hexdigest(),
+        archived_ms=wanted.archived_ms,
     )
 
 

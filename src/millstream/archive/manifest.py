@@ -49,9 +49,15 @@ class ArchivedFile:
     segment_bytes: int  # what it replaces, as counted by retention.bytes
     min_timestamp: int  # -1: there are no records
     max_timestamp: int
-    last_epoch: int  # leader epoch of the last batch
+    last_epoch: int  # leader epoch of the last offset
     sha256: str
     source_sha256: str  # of the batches that were archived
+    archived_ms: int = NO_TIMESTAMP  # when; -1: not known
+
+    @property
+    def newest_ms(self) -> int:
+        """The age of the file for retention: records need not have timestamps."""
+        return self.max_timestamp if self.max_timestamp >= 0 else self.archived_ms
 
     def overlaps(
         self,
@@ -166,7 +172,8 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
 
 
 def _file(value: dict[str, Any]) -> ArchivedFile:
-    return ArchivedFile(**{name: value[name] for name in ArchivedFile.__slots__})
+    fields = {name: value[name] for name in ArchivedFile.__slots__ if name != "archived_ms"}
+    return ArchivedFile(**fields, archived_ms=value.get("archived_ms", NO_TIMESTAMP))
 
 
 # Names
@@ -193,8 +200,10 @@ def newest_manifest(names: Iterable[str]) -> str | None:
 
 
 def older_manifests(names: Iterable[str], leader_epoch: int) -> list[str]:
-    found = ((name, _MANIFEST.fullmatch(name)) for name in names)
-    return [name for name, match in found if match and int(match[1]) < leader_epoch]
+    """Those of earlier epochs, and half ones."""
+    current = manifest_name(leader_epoch)
+    found = ((name, _MANIFEST.match(name)) for name in names if name != current)
+    return [name for name, match in found if match and int(match[1]) <= leader_epoch]
 
 
 def orphans(names: Iterable[str], manifest: Manifest) -> list[str]:

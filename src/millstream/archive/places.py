@@ -1,8 +1,8 @@
 """Where an archive is: a local directory, or a bucket.
 
 A place holds files under names like `orders/<id>/partition=0/<file>`. A file appears under its name
-complete or not at all. In a directory it is written as `<name>.tmp`, synced and renamed; in a
-bucket, an object exists once its upload is complete.
+complete or not at all. In a directory it is written as `<name>.<random>.tmp`, synced and renamed;
+in a bucket, an object exists once its upload is complete.
 
 `path` is a directory, or `s3://bucket/prefix?region=eu-central-1`. Other parameters of S3:
 `endpoint_override=host:port` and `scheme=http` for compatible storage. Credentials come from the
@@ -12,8 +12,9 @@ environment, as for all AWS tools; those in a URI are refused, because settings 
 from __future__ import annotations
 
 import posixpath
+import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
@@ -95,19 +96,23 @@ class LocalPlace:
     @contextmanager
     def create(self, name: str) -> Iterator[Output]:
         path = f"{self.root}/{name}"
-        temporary = path + TEMPORARY_SUFFIX
+        # Another name each time: a second writer of the file must not write to this one.
+        temporary = f"{path}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"
         fs = self._fs
         try:
             self._make_directories(posixpath.dirname(name))
-            if fs.exists(temporary):  # of a crash
-                fs.unlink(temporary)
             output = _LocalOutput(fs, temporary)
             try:
-                yield output
-                fs.fdatasync(output.fd)
-            finally:
-                fs.close(output.fd)
-            fs.rename(temporary, path)
+                try:
+                    yield output
+                    fs.fdatasync(output.fd)
+                finally:
+                    fs.close(output.fd)
+                fs.rename(temporary, path)
+            except BaseException:
+                with suppress(OSError):  # the disk may be full: give back what it holds
+                    fs.unlink(temporary)
+                raise
             fs.sync_directory(posixpath.dirname(path))
         except OSError as error:
             raise ArchiveError(f"cannot write {path}: {error}") from error

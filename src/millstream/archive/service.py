@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from millstream.archive.excising import excise_file
 from millstream.archive.files import DataFile, Range, write_file
 from millstream.archive.manifest import (
+    NO_TIMESTAMP,
     ArchivedFile,
     ArchiveFenced,
     Manifest,
@@ -100,6 +101,8 @@ class ArchiveService:
             end_offset=end_offset,
             leader_epoch=manifest.leader_epoch,
             aborted=aborted,
+            archived_ms=source.archived_ms,
+            last_epoch=source.last_epoch,
         )
         file = write_file(self.place, wanted, source.chunks)
         after = manifest.with_file(file)
@@ -197,6 +200,8 @@ class Source(NamedTuple):
 
     first_offset: int
     chunks: Iterable[Buffer]
+    archived_ms: int = NO_TIMESTAMP
+    last_epoch: int | None = None  # of the last offset; None: that of the last record
 
 
 class _Group:

@@ -103,7 +103,7 @@ def status(keys: Store, receipts: Receipts = None, as_json: AsJson = False) -> N
     """
     file = receipts_of(keys, receipts)
     subjects = open_keys(keys).subject_count()
-    problems = check_receipts(file) if file.exists() else []
+    problems = check_receipts(file)
     count = len(file.read_bytes().splitlines()) if file.exists() else 0
     if as_json:
         print_json({"subjects": subjects, "receipts": count, "problems": problems})

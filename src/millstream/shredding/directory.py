@@ -40,17 +40,22 @@ class DirectoryKeys:
             )
 
     def current(self, subject: str) -> SubjectKey:
-        known = self._key_ids(subject)
-        if not known:
+        key = self._newest(self.key_ids(subject))
+        if key is None:
             with self._lock():
-                known = self._key_ids(subject) or self._add_key(subject, [])
-        key = self.find(bytes.fromhex(known[-1]))
-        if key is None:  # forgotten at this moment
-            return self.current(subject)
+                known = self.key_ids(subject)
+                key = self._newest(known)
+                if key is None:
+                    # If keys are named but gone, a crash has interrupted `forget`: the subject goes
+                    # on naming them, for the next attempt.
+                    key = self._add_key(subject, known)
         return key
 
+    def _newest(self, known: list[bytes]) -> SubjectKey | None:
+        return self.find(known[-1]) if known else None
+
     def find(self, key_id: bytes) -> SubjectKey | None:
-        fields = self._read(self._key_file(key_id.hex()))
+        fields = self._read(self._key_file(key_id))
         if fields is None:
             return None
         try:
@@ -60,50 +65,54 @@ class DirectoryKeys:
 
     def rotate(self, subject: str) -> SubjectKey:
         with self._lock():
-            known = self._key_ids(subject)
+            known = self.key_ids(subject)
             if not known:
                 raise KeyStoreError(f"the subject {subject!r} has no keys")
-            key_id = self._add_key(subject, known)[-1]
-        key = self.find(bytes.fromhex(key_id))
-        assert key is not None
-        return key
+            return self._add_key(subject, known)
+
+    def key_ids(self, subject: str) -> list[bytes]:
+        fields = self._read(self._subject_file(subject))
+        return [] if fields is None else [bytes.fromhex(it) for it in fields["keys"]]
 
     def forget(self, subject: str) -> list[bytes]:
         with self._lock():
-            known = self._key_ids(subject)
+            known = self.key_ids(subject)
             for key_id in known:
                 self._shred(self._key_file(key_id))
             # The subject last: after a crash it still names what is left to delete.
             self._shred(self._subject_file(subject))
-        return [bytes.fromhex(it) for it in known]
+        return known
 
     def subject_count(self) -> int:
         return sum(1 for _ in (self._path / "subjects").glob("*/*.json"))
 
-    def _add_key(self, subject: str, known: list[str]) -> list[str]:
-        key_id = secrets.token_hex(KEY_ID_BYTES)
-        fields = {"secret": secrets.token_hex(KEY_BYTES), "created_ms": time.time_ns() // 1_000_000}
-        self._write(self._key_file(key_id), fields)
-        key_ids = [*known, key_id]
+    def _add_key(self, subject: str, known: list[bytes]) -> SubjectKey:
+        key = SubjectKey(
+            secrets.token_bytes(KEY_ID_BYTES),
+            secrets.token_bytes(KEY_BYTES),
+            time.time_ns() // 1_000_000,
+        )
+        fields = {"secret": key.secret.hex(), "created_ms": key.created_ms}
+        self._write(self._key_file(key.id), fields)
+        key_ids = [it.hex() for it in (*known, key.id)]
         self._write(self._subject_file(subject), {"keys": key_ids})
-        return key_ids
-
-    def _key_ids(self, subject: str) -> list[str]:
-        fields = self._read(self._subject_file(subject))
-        return [] if fields is None else [str(it) for it in fields["keys"]]
+        return key
 
     def _subject_file(self, subject: str) -> Path:
         name = subject_hash(subject)
         return self._path / "subjects" / name[:2] / f"{name}.json"
 
-    def _key_file(self, key_id: str) -> Path:
-        return self._path / "keys" / key_id[:2] / f"{key_id}.json"
+    def _key_file(self, key_id: bytes) -> Path:
+        name = key_id.hex()
+        return self._path / "keys" / name[:2] / f"{name}.json"
 
     def _read(self, path: Path) -> dict[str, Any] | None:
         try:
             content = path.read_bytes()
         except FileNotFoundError:
             return None
+        if content and not content.strip(b"\0"):
+            return None  # overwritten, and not unlinked yet: `forget` is at it, or a crash was
         try:
             fields = json.loads(content)
         except ValueError:
@@ -123,7 +132,7 @@ class DirectoryKeys:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
 
     def _shred(self, path: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -132,13 +141,13 @@ class DirectoryKeys:
                 file.flush()
                 os.fsync(file.fileno())
             path.unlink()
-            _sync_directory(path.parent)
+            sync_directory(path.parent)
 
     def _make_directory(self, path: Path) -> None:
         if not path.is_dir():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.mkdir(mode=0o700, exist_ok=True)
-            _sync_directory(path.parent)
+            sync_directory(path.parent)
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
@@ -150,7 +159,7 @@ class DirectoryKeys:
             os.close(fd)
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -54,6 +54,11 @@ class PostgresKeys:
             raise KeyStoreError(f"the subject {subject!r} has no keys")
         return self._add(subject, number=row[3] + 1)
 
+    def key_ids(self, subject: str) -> list[bytes]:
+        query = f"select id from {TABLE} where subject = %s order by number"
+        found = self._connect().execute(query, [subject_hash(subject)]).fetchall()
+        return [bytes(row[0]) for row in found]
+
     def forget(self, subject: str) -> list[bytes]:
         connection = self._connect()
         found = connection.execute(

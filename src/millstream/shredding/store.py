@@ -42,6 +42,10 @@ class KeyStore(Protocol):
         """Give a subject a new current key. Raises `KeyStoreError` for an unknown subject."""
         ...
 
+    def key_ids(self, subject: str) -> list[bytes]:
+        """Of all keys that the subject has, the current one last."""
+        ...
+
     def forget(self, subject: str) -> list[bytes]:
         """Delete all keys of a subject; returns their ids, none if it has no keys."""
         ...

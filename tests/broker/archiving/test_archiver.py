@@ -6,16 +6,22 @@ import logging
 import os
 import shutil
 import signal
+import threading
 import time
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import psutil
 import pytest
+from confluent_kafka.admin import OffsetSpec
 
+from millstream.archive.manifest import ArchiveError, Manifest, file_name, partition_path
 from millstream.archive.places import open_place
 from millstream.archive.reading import open_archive
 from millstream.archive.verifying import verify_partition
+from millstream.broker.archiving import planning
+from millstream.broker.archiving.process import ArchiveProcess
 from millstream.broker.embedded import Broker
 from millstream.client.cluster import Cluster
 from millstream.excision.documents import KEY, Selector
@@ -28,6 +34,7 @@ from tests.broker.archiving.scenes import (
     consume,
     create,
     keep_little,
+    list_offset,
     local_start,
     manifests,
     produce,
@@ -186,3 +193,60 @@ def test_excised_records_leave_the_archive_too(tmp_path: Path) -> None:
     keys = [it for rows in part.read(end_offset=200) for it in rows.column("key").to_pylist()]
     assert keys
     assert b"key3" not in keys
+
+
+def test_backlog_of_one_partition_does_not_hold_up_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their manifests are loaded meanwhile, and their turn comes after each file."""
+    monkeypatch.setattr(planning, "FILE_BYTES_MAX", 1)
+    topics, written, may_go_on = ("orders", "returns"), [], threading.Event()
+    write = ArchiveProcess.write
+
+    def failing(*_: object, **__: object) -> Manifest:
+        raise ArchiveError("not now")
+
+    def waiting(self: ArchiveProcess, manifest: Manifest, *rest: Any, **more: Any) -> Manifest:
+        written.append(manifest.topic)
+        assert may_go_on.wait(PATIENCE_SECONDS)
+        return write(self, manifest, *rest, **more)
+
+    archive = str(tmp_path / "archive")
+    with monkeypatch.context() as patched:
+        patched.setattr(ArchiveProcess, "write", failing)
+        with Broker.start(tmp_path / "data", settings(archive)) as broker:
+            for topic in topics:
+                create(broker, topic)
+                produce(broker, 0, 200, topic)
+    monkeypatch.setattr(ArchiveProcess, "write", waiting)
+    with Broker.start(tmp_path / "data", settings(archive)) as broker:
+        try:
+            wait_until(lambda: written)
+            for topic in topics:
+                assert list_offset(broker, OffsetSpec.earliest(), topic) == 0
+            assert len(written) == 1
+        finally:
+            may_go_on.set()
+        wait_until(lambda: min(archived_end(archive, it) for it in topics) > 100)
+    assert sorted(written[:2]) == sorted(written[2:4]) == sorted(topics)
+
+
+def test_failed_upload_is_cleaned_up_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = tmp_path / "archive"
+    write, failures = ArchiveProcess.write, iter(range(2))
+
+    def failing(self: ArchiveProcess, manifest: Manifest, *rest: Any, **more: Any) -> Manifest:
+        if manifest.files and next(failures, None) is not None:
+            directory = archive / partition_path("orders", manifest.topic_id, 0)
+            (directory / (file_name(5, 6, manifest.leader_epoch) + ".0a.tmp")).write_bytes(b"half")
+            raise ArchiveError("not now")
+        return write(self, manifest, *rest, **more)
+
+    monkeypatch.setattr(ArchiveProcess, "write", failing)
+    with Broker.start(tmp_path / "data", settings(str(archive))) as broker:
+        create(broker)
+        produce(broker, 0, 100)
+        wait_until(lambda: archived_end(archive))
+        produce(broker, 100, 200)
+        wait_until(lambda: next(failures, None) is None and archived_end(archive) > 120)
+        wait_until(lambda: not list(archive.rglob("*.tmp")))

@@ -189,3 +189,36 @@ def test_nothing_is_deleted_while_the_archive_fails(tmp_path: Path) -> None:
         archive.unlink()
         wait_until(lambda: local_start(broker) > COUNT // 2)
         check_records(consume(broker, COUNT), 0, COUNT)
+
+
+def test_retention_goes_on_while_nothing_is_archived_any_more(tmp_path: Path) -> None:
+    with archiving_broker(tmp_path) as broker:
+        archived_topic(broker, tmp_path / "archive")
+        alter(broker, remote_log_copy_disable="true")
+        alter(broker, retention_ms=1000)
+        wait_until(lambda: not manifests(tmp_path / "archive")[-1]["files"])
+        wait_until(lambda: list_offset(broker, OffsetSpec.earliest()) == local_start(broker))
+
+
+def test_consumers_cross_what_was_deleted_between_archive_and_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr("millstream.broker.archiving.archiver.Archiver._retain", nothing)
+    with archiving_broker(tmp_path) as broker:
+        archived_topic(broker, tmp_path / "archive")
+        alter(broker, remote_log_copy_disable="true")
+        produce(broker, COUNT, 2 * COUNT)
+        alter(broker, retention_ms=1000)
+        wait_until(lambda: local_start(broker) > COUNT)
+        alter(broker, retention_ms=-1)
+        produce(broker, 2 * COUNT, 2 * COUNT + 5)
+        end = archived_end(tmp_path / "archive")
+        shown = consume(broker, 2 * COUNT + 5)
+        start = next(it.offset() for it in shown if it.offset() >= end)
+        assert COUNT < start <= 2 * COUNT
+        wanted = [*range(end), *range(start, 2 * COUNT + 5)]
+        assert [it.offset() for it in shown] == wanted
+        check_records(consume(broker, 2 * COUNT + 5, first=end + 1), start, 2 * COUNT + 5)

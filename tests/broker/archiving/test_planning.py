@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -128,3 +129,20 @@ def test_compacted_topic_keeps_its_history() -> None:
     config = TopicConfig(cleanup_policy=frozenset({"compact"}), retention_ms=1, retention_bytes=1)
     manifest = manifest_of(entry(0, 10))
     assert names(expired(manifest, config, unarchived_bytes=0, now_ms=10**15)) == []
+
+
+def test_file_without_timestamps_is_as_old_as_its_archiving() -> None:
+    untimed = replace(entry(0, 10), min_timestamp=-1, max_timestamp=-1, archived_ms=50)
+    by_age = TopicConfig(retention_ms=100)
+    manifest = manifest_of(untimed, entry(10, 20))
+    assert names(expired(manifest, by_age, unarchived_bytes=0, now_ms=100)) == []
+    assert names(expired(manifest, by_age, unarchived_bytes=0, now_ms=151)) == [0, 10]
+
+
+def test_file_of_unknown_age_expires_with_the_next_one() -> None:
+    unknown = replace(entry(0, 10), max_timestamp=-1)
+    by_age = TopicConfig(retention_ms=100)
+    manifest = manifest_of(unknown, entry(10, 20))
+    assert names(expired(manifest, by_age, unarchived_bytes=0, now_ms=119)) == []
+    assert names(expired(manifest, by_age, unarchived_bytes=0, now_ms=120)) == [0, 10]
+    assert names(expired(manifest_of(unknown), by_age, unarchived_bytes=0, now_ms=10**15)) == []

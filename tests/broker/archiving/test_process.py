@@ -35,7 +35,7 @@ def write(
     path.write_bytes(batches(first, end))
     with path.open("rb") as file:
         segments = [(file.fileno(), path.stat().st_size)]
-        return process.write(manifest, first, end, [], segments)
+        return process.write(manifest, first, end, [], segments, archived_ms=7, last_epoch=2)
 
 
 def test_process_starts_with_the_first_request_and_ends_with_the_broker(tmp_path: Path) -> None:
@@ -54,6 +54,7 @@ def test_requests_do_what_they_say(tmp_path: Path) -> None:
         manifest = write(process, new_manifest(), tmp_path / "a", 0, 100)
         manifest = write(process, manifest, tmp_path / "b", 100, 150)
         assert process.load("orders", TOPIC_ID, 0) == manifest
+        assert [file.archived_ms for file in manifest.files] == [7, 7]
         assert process.read(manifest, manifest.files[1], 100, 10**6) == (batches(100, 150), [])
         found = process.find(manifest, manifest.files[0], START_MS + 500, 0)
         assert found == (50, START_MS + 500, 2)
@@ -68,7 +69,7 @@ def test_requests_do_what_they_say(tmp_path: Path) -> None:
             process.save(after, ())
         (tmp_path / "c").write_bytes(bytes(100))
         with (tmp_path / "c").open("rb") as file, pytest.raises(CorruptBatch):
-            process.write(later, 150, 160, [], [(file.fileno(), 100)])
+            process.write(later, 150, 160, [], [(file.fileno(), 100)], archived_ms=7, last_epoch=2)
 
 
 def test_killed_process_is_started_again(tmp_path: Path) -> None:
@@ -126,3 +127,21 @@ def write_nowhere() -> module.ArchivedFile:
     from tests.archive.test_manifest import entry
 
     return entry(0, 100)
+
+
+def test_upload_that_takes_too_long_is_not_finished_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would save its manifest over that of a later one."""
+    with running(tmp_path / "archive") as process:
+        manifest = write(process, new_manifest(), tmp_path / "a", 0, 100)
+        before = process.pid
+        assert before is not None
+        os.kill(before, signal.SIGSTOP)  # as if the storage did not answer
+        monkeypatch.setattr(module, "WRITE_SECONDS_MAX", 0.2)
+        with pytest.raises(ArchiveError, match="did not answer within"):
+            write(process, manifest, tmp_path / "b", 100, 150)
+        assert process.pid is None
+        monkeypatch.undo()
+        assert write(process, manifest, tmp_path / "b", 100, 200).end_offset == 200
+        assert process.pid not in (None, before)

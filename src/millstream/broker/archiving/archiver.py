@@ -1,15 +1,18 @@
 """Archives the closed segments of the partitions that this broker leads, one after the other.
 
-A round visits all of them: it loads the manifest after a change of leaders, drops files that
-retention no longer covers, and archives what is closed, stable and flushed. The archive process
-does the work; the event loop only decides. After an error, the next round tries again.
+A round visits all of them: it drops files that retention no longer covers, and archives what is
+closed, stable and flushed, one file each, so that a backlog of one partition does not hold up the
+others. Beside the rounds, manifests are loaded after a change of leaders: consumers wait for them.
+The archive process does the work; the event loop only decides. After an error, the next round tries
+again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from millstream.storage.segment import Segment
 
 logger = logging.getLogger("millstream.archive")
+
+LOADED_AT_ONCE = 2  # manifests; each takes a thread
 
 
 class Archiver:
@@ -52,39 +57,85 @@ class Archiver:
         self._run_blocking = run_blocking
         self._attach = attach
         self._awake = asyncio.Event()
+        self._loading_awake = asyncio.Event()
         self.rounds = 0
 
     def wake(self) -> None:
         """Begin a round at once: leaders or settings have changed."""
         self._awake.set()
+        self._loading_awake.set()
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        while True:
-            await self.run_round()
-            seconds = self._configs.current.remote_log_manager_task_interval_ms / 1000
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._awake.wait()
-            except TimeoutError:
-                pass
-            self._awake.clear()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._run_loading())
+            group.create_task(self._run_rounds())
 
-    async def run_round(self) -> None:
+    async def _run_rounds(self) -> None:
+        while True:
+            if not await self.run_round():
+                await self._sleep(self._awake)
+
+    async def _run_loading(self) -> None:
+        while True:
+            await self.load_all()
+            await self._sleep(self._loading_awake)
+
+    async def _sleep(self, awake: asyncio.Event) -> None:
+        seconds = self._configs.current.remote_log_manager_task_interval_ms / 1000
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await awake.wait()
+        awake.clear()
+
+    def _led(self) -> Iterator[tuple[Partition, PartitionArchive]]:
         self._attach()
         for partition in self._partitions:
             archive = partition.archive
             if isinstance(archive, PartitionArchive) and partition.offline_error is None:
-                await self._visit(partition, archive)
-        self.rounds += 1
+                yield partition, archive
 
-    async def _visit(self, partition: Partition, archive: PartitionArchive) -> None:
-        problem = None
+    async def run_round(self) -> bool:
+        """Visit all partitions. Returns whether something was archived: there may be more."""
+        is_busy = False
+        for partition, archive in self._led():
+            is_busy |= await self._visit(partition, archive)
+        self.rounds += 1
+        return is_busy
+
+    async def load_all(self) -> None:
+        """Load the manifests of new leaders, a few at once. A round loads those of partitions that
+        it is busy with."""
+        slots = asyncio.Semaphore(LOADED_AT_ONCE)
+
+        async def load(partition: Partition, archive: PartitionArchive) -> None:
+            async with slots:
+                if not archive.lock.locked():
+                    await self._attempt(partition, archive, self._load_if_needed)
+
+        await asyncio.gather(
+            *(load(*it) for it in self._led() if it[1].leader_epoch != it[0].leader_epoch)
+        )
+
+    async def _visit(self, partition: Partition, archive: PartitionArchive) -> bool:
+        is_busy = await self._attempt(partition, archive, self._tend)
+        if is_busy is not None and archive.problem is not None:
+            archive.problem = None
+            logger.info("%r is archived again", partition)
+        return bool(is_busy)
+
+    async def _attempt(
+        self,
+        partition: Partition,
+        archive: PartitionArchive,
+        work: Callable[[Partition, PartitionArchive], Awaitable[bool]],
+    ) -> bool | None:
+        """The result of the work; None if it failed."""
         try:
             async with archive.lock:
-                await self._tend(partition, archive)
+                return await work(partition, archive)
         except (FileGone, FileNotFoundError):
-            return  # deleted or replaced while it was read: the next round looks again
+            return None  # deleted or replaced while it was read: the next round looks again
         except MillstreamError as error:
             problem = str(error)
         except Exception as error:
@@ -92,47 +143,65 @@ class Archiver:
             problem = repr(error)
         if problem != archive.problem:
             archive.problem = problem
-            if problem is not None:
-                logger.warning("%r is not archived at the moment: %s", partition, problem)
-            else:
-                logger.info("%r is archived again", partition)
+            logger.warning("%r is not archived at the moment: %s", partition, problem)
+        return None
 
-    async def _tend(self, partition: Partition, archive: PartitionArchive) -> None:
-        if archive.leader_epoch != partition.leader_epoch:
+    async def _load_if_needed(self, partition: Partition, archive: PartitionArchive) -> bool:
+        is_needed = archive.leader_epoch != partition.leader_epoch or archive.is_outdated
+        if is_needed and partition.offline_error is None:
             await self._load(partition, archive)
+        return False
+
+    async def _tend(self, partition: Partition, archive: PartitionArchive) -> bool:
+        """Returns whether something was archived."""
+        await self._load_if_needed(partition, archive)
         if archive.divergence is not None:
             # Whatever is appended in this epoch: the records below are others than the archive's.
             raise ArchiveError(archive.divergence)
         await self._retain(partition, archive)
-        await self._upload(partition, archive)
+        is_busy = await self._upload(partition, archive)
         await self._excise(partition, archive)
+        return is_busy
 
-    async def _upload(self, partition: Partition, archive: PartitionArchive) -> None:
-        while self._may_write(partition, archive):
-            manifest, log = archive.manifest, partition.log
-            assert manifest is not None
-            upload = next_upload(
-                log.segments,
-                archived=manifest.end_offset if manifest.files else 0,
-                log_start=log.log_start_offset,
-                limit=min(log.flushed_offset, partition.last_stable_offset),
-            )
-            if upload is None:
-                return
+    async def _upload(self, partition: Partition, archive: PartitionArchive) -> bool:
+        manifest, log = archive.manifest, partition.log
+        if not log.config.is_archived or not self._may_write(partition, archive):
+            return False
+        assert manifest is not None
+        upload = next_upload(
+            log.segments,
+            archived=manifest.end_offset if manifest.files else 0,
+            log_start=log.log_start_offset,
+            limit=min(log.flushed_offset, partition.last_stable_offset),
+        )
+        if upload is None:
+            return False
+        try:
             await self._write(partition, archive, manifest, upload)
+        except BaseException:
+            archive.is_clean = False  # half a file may be left
+            raise
+        return True
 
     async def _excise(self, partition: Partition, archive: PartitionArchive) -> None:
         """Remove records that the topic must not have from the files. A segment may be archived
-        before they are removed from it, so this comes after."""
+        before they are removed from it, so this comes after; and while nothing is archived any
+        more."""
         setting = partition.log.config.millstream_excised_offsets
         if not setting or archive.manifest is None or not self._may_write(partition, archive):
             return
+        if not archive.is_clean and archive.manifest.files:
+            # A crash may have left files with these records, which no manifest lists any more.
+            await self._run_blocking(self._process.save, archive.manifest, ())
+            await self._clean_up(partition, archive, archive.manifest)
         offsets = parse_excised(setting).get(partition.index, ExcisedOffsets())
         names = archive.to_excise(setting, offsets.ranges)
         if names:
+            archive.is_outdated = True  # until it is known how far it came
             manifest = await self._run_blocking(
                 self._process.excise, archive.manifest, names, offsets
             )
+            archive.is_outdated = False
             changed = len(set(manifest.files) - set(archive.manifest.files))
             archive.adopt(manifest)
             logger.info("%r: excised records from %d files of the archive", partition, changed)
@@ -144,7 +213,6 @@ class Archiver:
             and partition.archive is archive
             and partition.leader_epoch == archive.leader_epoch
             and archive.is_continued
-            and partition.log.config.is_archived
         )
 
     async def _load(self, partition: Partition, archive: PartitionArchive) -> None:
@@ -194,6 +262,7 @@ class Archiver:
         if not isinstance(archive, PartitionArchive):
             return
         async with archive.lock:
+            await self._load_if_needed(partition, archive)
             manifest = archive.manifest
             if manifest is not None and archive.leader_epoch == partition.leader_epoch:
                 await self._run_blocking(self._process.save, manifest, ())
@@ -216,12 +285,16 @@ class Archiver:
             *(file.segment_bytes, file.size_bytes, self._clock.monotonic_ms() - started_ms),
         )
         if not archive.is_clean:
-            left = await self._run_blocking(self._process.clean_up, written)
-            archive.is_clean = True
-            if left:
-                logger.info(
-                    "%r: removed %d files of earlier leaders and crashes", partition, len(left)
-                )
+            await self._clean_up(partition, archive, written)
+
+    async def _clean_up(
+        self, partition: Partition, archive: PartitionArchive, saved: Manifest
+    ) -> None:
+        """Remove what the saved manifest does not list."""
+        left = await self._run_blocking(self._process.clean_up, saved)
+        archive.is_clean = True
+        if left:
+            logger.info("%r: removed %d files of earlier leaders and crashes", partition, len(left))
 
     def _write_segments(
         self, partition: Partition, manifest: Manifest, upload: Upload, segments: list[Segment]
@@ -229,6 +302,8 @@ class Archiver:
         """In a thread."""
         log = partition.log
         aborted = aborted_transactions(log, upload.first_offset, upload.end_offset)
+        # The last batch may be gone, or empty: compaction and excision do that.
+        last_epoch = log.epochs.epoch_of(upload.end_offset - 1)
         handles = log.directory.handles
         with ExitStack() as stack:
             files = [
@@ -241,4 +316,6 @@ class Archiver:
                 upload.end_offset,
                 [(it.producer_id, it.first_offset, it.last_offset) for it in aborted],
                 files,
+                archived_ms=self._clock.now_ms(),
+                last_epoch=last_epoch,
             )

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("millstream.archive")
 
 ENABLED = "remote.storage.enable"
-# They wait for the archive process. One is the archiver's; a bucket that does not answer must not
-# hold up anything else.
-THREADS = 5
+# They wait for the archive process. Three are the archiver's; a bucket that does not answer must
+# not hold up anything else.
+THREADS = 7
 
 LOADING_SECONDS_MAX = 5.0
 LOADING_CHECK_SECONDS = 0.02
@@ -88,11 +88,13 @@ class Archiving:
     async def wait_until_loaded(self, partition: Partition) -> None:
         """Soon after a start or an election. Raises `ApiError` if it takes longer."""
         archiver = self.archiver
-        if archiver is not None and partition.archive is not None:
-            archiver.wake()
+        archive = partition.archive
+        if archiver is not None and archive is not None:
+            if archive.leader_epoch != partition.leader_epoch:
+                archiver.wake()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOADING_SECONDS_MAX):
-                    while partition.archive.leader_epoch != partition.leader_epoch:
+                    while archive.leader_epoch != partition.leader_epoch:
                         await asyncio.sleep(LOADING_CHECK_SECONDS)
         partition.check_archive()
 

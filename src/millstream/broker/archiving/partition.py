@@ -43,6 +43,7 @@ class PartitionArchive:
         self.leader_epoch = NOT_LOADED
         self.problem: str | None = None  # why nothing is archived at the moment
         self.is_clean = False  # whether what earlier leaders have left was removed
+        self.is_outdated = False  # whether the saved manifest may be newer than this one
         self.is_continued = False  # whether the log has what is archived, so that it goes on there
         self.divergence: str | None = None  # why not
         self._floor = 0  # nothing below it is served: DeleteRecords
@@ -72,7 +73,7 @@ class PartitionArchive:
     def loaded(self, manifest: Manifest) -> None:
         """This broker leads in the epoch of the manifest."""
         self.leader_epoch = manifest.leader_epoch
-        self.is_clean = self.is_continued = False
+        self.is_clean = self.is_continued = self.is_outdated = False
         self.divergence = None
         self.adopt(manifest)
 

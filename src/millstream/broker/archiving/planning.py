@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from millstream.archive.channel import FILES_MAX
-from millstream.archive.manifest import ArchivedFile, Manifest
+from millstream.archive.manifest import NO_TIMESTAMP, ArchivedFile, Manifest
 from millstream.config.topic import TopicConfig
 
 # Of segments in one file. One segment may be larger.
@@ -87,8 +87,13 @@ def expired(
         return ()
     files, count = manifest.files, 0
     if config.retention_ms >= 0:
-        while count < len(files) and now_ms - files[count].max_timestamp > config.retention_ms:
-            count += 1
+        for number, file in enumerate(files, 1):
+            newest_ms = file.newest_ms
+            if newest_ms == NO_TIMESTAMP:
+                continue  # it goes with the next one
+            if now_ms - newest_ms <= config.retention_ms:
+                break
+            count = number
     if config.retention_bytes >= 0:
         total = sum(file.segment_bytes for file in files[count:]) + unarchived_bytes
         excess = total - config.retention_bytes

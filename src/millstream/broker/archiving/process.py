@@ -1,7 +1,8 @@
 """The archive process of a broker: started with the first request, restarted after its death.
 
 All calls block, so they come from threads. Each uses a channel of its own (`archive/channel.py`);
-idle ones are kept. An answer that does not come in time costs the channel, not the process.
+idle ones are kept. A read whose answer does not come in time costs the channel. A change costs the
+process: it could still be made, after another one that was begun since.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from millstream.archive.channel import Message, receive, send
@@ -34,6 +36,10 @@ WRITE_SECONDS_MAX = 3600.0
 READ_SECONDS_MAX = 20.0
 CHANNELS_KEPT = 8
 STOP_SECONDS_MAX = 10.0
+
+
+class _TooSlow(ArchiveError):
+    """The answer did not come in time."""
 
 
 class ArchiveProcess:
@@ -81,9 +87,12 @@ class ArchiveProcess:
         end_offset: int,
         aborted: Sequence[tuple[int, int, int]],
         segments: Sequence[tuple[int, int]],
+        *,
+        archived_ms: int,
+        last_epoch: int,
     ) -> Manifest:
-        """Archive these segments, each an open file and its size. Returns the new manifest; also
-        raises `CorruptBatch`."""
+        """Archive these segments, each an open file and its size. `last_epoch` is that of the last
+        offset. Returns the new manifest; also raises `CorruptBatch`."""
         fields = {
             "do": "write",
             "manifest": manifest.encode().decode(),
@@ -91,9 +100,10 @@ class ArchiveProcess:
             "end_offset": end_offset,
             "aborted": [list(each) for each in aborted],
             "sizes": [size for _, size in segments],
+            "archived_ms": archived_ms,
+            "last_epoch": last_epoch,
         }
-        answer = self._call(fields, WRITE_SECONDS_MAX, [fd for fd, _ in segments])
-        written = _manifest_of(answer)
+        written = _manifest_of(self._change(fields, [fd for fd, _ in segments]))
         assert written is not None
         return written
 
@@ -105,17 +115,17 @@ class ArchiveProcess:
             "names": list(names),
             "offsets": offsets.items(manifest.partition),
         }
-        excised = _manifest_of(self._call(fields, WRITE_SECONDS_MAX))
+        excised = _manifest_of(self._change(fields))
         assert excised is not None
         return excised
 
     def save(self, manifest: Manifest, dropped: Sequence[str]) -> None:
         fields = {"do": "save", "manifest": manifest.encode().decode(), "dropped": list(dropped)}
-        self._call(fields, WRITE_SECONDS_MAX)
+        self._change(fields)
 
     def clean_up(self, manifest: Manifest) -> list[str]:
         fields = {"do": "clean_up", "manifest": manifest.encode().decode()}
-        names: list[str] = self._call(fields, WRITE_SECONDS_MAX).fields["names"]
+        names: list[str] = self._change(fields).fields["names"]
         return names
 
     def read(
@@ -141,6 +151,17 @@ class ArchiveProcess:
 
     # Channels
 
+    def _change(self, fields: dict[str, Any], files: Sequence[int] = ()) -> Message:
+        try:
+            return self._call(fields, WRITE_SECONDS_MAX, files)
+        except _TooSlow:
+            with self._lock:
+                if self._process is not None:
+                    self._process.kill()
+                    with suppress(subprocess.TimeoutExpired):
+                        self._process.wait(STOP_SECONDS_MAX)
+            raise
+
     def _call(self, fields: dict[str, Any], seconds: float, files: Sequence[int] = ()) -> Message:
         channel = self._take_channel()
         try:
@@ -149,7 +170,7 @@ class ArchiveProcess:
             answer = receive(channel)
         except TimeoutError:
             channel.close()
-            raise ArchiveError(f"the archive did not answer within {seconds:g} s") from None
+            raise _TooSlow(f"the archive did not answer within {seconds:g} s") from None
         except OSError as error:
             channel.close()
             raise ArchiveError(f"the archive process has ended: {error}") from None

@@ -116,7 +116,7 @@ async def _look_up_archived(
     if timestamp == LATEST_TIERED:
         return _found(-1, -1 if archived is None else archive.end_offset - 1, archive.last_epoch)
     if timestamp == EARLIEST_PENDING_UPLOAD:
-        pending = log_start if archived is None else archive.end_offset
+        pending = log_start if archived is None else max(archive.end_offset, log_start)
         return _found(-1, pending, partition.leader_epoch)
     is_older = archived is not None and archived < log_start
     if timestamp == EARLIEST:

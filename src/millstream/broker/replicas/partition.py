@@ -544,8 +544,9 @@ class Partition(PartitionCore):
             )
 
     def _archive_for(self, offset: int, error: ApiError) -> Archived:
-        """The archive, if it has the offset that the log does not have; else raises the error.
-        Only leaders read it: a consumer that a follower refuses asks the leader (KIP-392)."""
+        """The archive, if it starts at or before the offset, which the log does not have; else
+        raises the error. Only leaders read it: a consumer that a follower refuses asks the leader
+        (KIP-392)."""
         is_missing = error.code is ErrorCode.OFFSET_OUT_OF_RANGE and self.is_below_log(offset)
         if not is_missing or self.following is not None:
             raise error
@@ -553,7 +554,7 @@ class Partition(PartitionCore):
         archive = self.archive
         assert archive is not None
         start = archive.start_offset
-        if start is None or not start <= offset < archive.end_offset:
+        if start is None or offset < start:
             raise error
         return archive
 
@@ -565,7 +566,8 @@ class Partition(PartitionCore):
         records, aborted = archive.read(offset, max_bytes)
         if records:
             return records, aborted
-        # Compaction has left nothing up to the end of the archive: continue with the log.
+        # Nothing is left up to the end of the archive, or of what was deleted while copying was
+        # disabled: continue with the log.
         return self.replica.read_committed(
             self.log.log_start_offset,
             max_bytes=max_bytes,
