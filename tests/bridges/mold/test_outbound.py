@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from millstream.bridges.config import MoldInConfig, MoldOutConfig
 from millstream.bridges.counts import Counts
 from millstream.bridges.mold.inbound import Inbound
-from millstream.bridges.mold.outbound import FILLERS_MAX, Outbound, runs, with_fillers
+from millstream.bridges.mold.outbound import FILLERS_MAX, Budget, Outbound, runs, with_fillers
 from millstream.bridges.mold.packets import MESSAGE_BYTES_MAX, packets_of, parse_packet, session_of
 from millstream.bridges.sending import Sender
 from millstream.testing.pytest_plugin import SharedBroker
@@ -45,6 +45,15 @@ def test_stream_goes_on_behind_a_large_hole_and_at_an_earlier_offset() -> None:
     records = [Record(7, b"a"), Record(9, b"b"), Record(far, b"c"), Record(3, b"d")]
     assert list(runs(6, records)) == [(6, [b"", b"a", b"", b"b"]), (far, [b"c"]), (3, [b"d"])]
     assert list(runs(0, [Record(2**40, b"a")])) == [(2**40, [b"a"])]
+
+
+def test_answers_to_one_address_are_bounded() -> None:
+    budget = Budget(100)
+    assert budget.has_some("a", 5.0)
+    budget.take("a", 150)
+    assert not budget.has_some("a", 5.9)
+    assert budget.has_some("b", 5.9)
+    assert budget.has_some("a", 6.0)
 
 
 def test_largest_message_fits_into_a_packet() -> None:

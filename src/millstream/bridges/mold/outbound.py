@@ -34,6 +34,7 @@ POLL_SECONDS = 0.1
 HEARTBEAT_SECONDS = 1.0
 ANSWER_SECONDS = 2.0
 ANSWERED_MAX = 1_000  # messages of one request
+ANSWER_BYTES_PER_SECOND = 4 * 1024 * 1024  # to one address
 FILLERS_MAX = 10_000  # of one hole
 
 
@@ -61,6 +62,7 @@ class Outbound:
             self._requests.settimeout(POLL_SECONDS)
             self.requests_address = "{}:{}".format(*self._requests.getsockname()[:2])
         self._stopping = threading.Event()
+        self._budget = Budget()
         self._sequence: int | None = None  # of the next message
         name = f"mold {config.name}"
         self.loops = [Loop(name, self._publish, self._stopping, counts)]
@@ -145,8 +147,12 @@ class Outbound:
             return
         if request.session != self._session or not 0 < request.sequence < 2**63:
             return
+        if not self._budget.has_some(address[0], time.monotonic()):
+            self._counts.add("mold_bad_packets", stream=self._config.name, reason="too many")
+            return
         count = min(max(request.count, 1), ANSWERED_MAX)
         messages = self._read(consumer, request.sequence - 1, count)
+        self._budget.take(address[0], sum(map(len, messages)))
         self._counts.add("mold_answers", stream=self._config.name)
         self._send(request.sequence, messages, self._requests, address)
 
@@ -162,6 +168,25 @@ class Outbound:
             elif found:
                 break
         return found[:count]
+
+
+class Budget:
+    """Bytes of answers by address: senders of requests can be forged, and the answers are larger.
+    Time is passed in."""
+
+    def __init__(self, bytes_per_second: int = ANSWER_BYTES_PER_SECOND) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._left: dict[str, int] = {}
+        self._began = 0.0
+
+    def has_some(self, address: str, now: float) -> bool:
+        if now - self._began >= 1.0:
+            self._left.clear()
+            self._began = now
+        return self._left.get(address, self._bytes_per_second) > 0
+
+    def take(self, address: str, size: int) -> None:
+        self._left[address] = self._left.get(address, self._bytes_per_second) - size
 
 
 def with_fillers(offset: int, records: list[Any], count_max: int) -> list[bytes]:
