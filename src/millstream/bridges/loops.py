@@ -1,5 +1,5 @@
 """The threads of a bridge's parts. What goes wrong in one is logged, counted and visible in
-`/ready`, and the work begins again after a pause: no part ends without a word.
+`/ready`, and the work begins again after a pause: no part ends silently.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ class Server:
 
     def _send(self, request: Request, reply: Reply) -> None:
         """Send the reply. One that the client cannot take is an error for the caller; if its topic
-        or partition is at fault, nobody can be told: the request is done nevertheless, because
+        or partition is at fault, the caller gets none: the request is done nevertheless, because
         handling it again would not help."""
         assert request.reply_topic is not None
         if not self._may_reply_to(request.reply_topic):
