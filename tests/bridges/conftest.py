@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,6 +38,13 @@ def request(
         return response.status, json.loads(text)
     except ValueError:
         return response.status, text
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < until, "waited too long"
+        time.sleep(0.02)
 
 
 def read_records(millstream: SharedBroker, topic: str, count: int) -> list[Any]:

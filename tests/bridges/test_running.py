@@ -8,7 +8,7 @@ from millstream.bridges.config import parse_config
 from millstream.bridges.running import Bridge
 from millstream.errors import MillstreamError
 from millstream.testing.pytest_plugin import SharedBroker
-from tests.bridges.conftest import bridge_to, request
+from tests.bridges.conftest import bridge_to, request, wait_for
 
 
 def test_bridge_shows_its_addresses_and_metrics(millstream: SharedBroker) -> None:
@@ -30,6 +30,16 @@ def test_bridge_shows_its_addresses_and_metrics(millstream: SharedBroker) -> Non
         assert request(address, "GET", "/ready")[0] == 200
         shown = bridge.addresses
         assert [it.partition(":")[0] for it in shown] == ["http", "statsd udp", "http"]
+
+
+def test_failure_of_a_part_is_seen(millstream: SharedBroker) -> None:
+    tables = {"app": {"listen": "127.0.0.1:0", "topic": millstream.unique_topic()}}
+    with bridge_to(millstream, statsd=tables) as bridge:
+        (receiver,) = bridge.receivers
+        assert bridge.problems() == []
+        receiver._read_some = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+        wait_for(bridge.problems)
+        assert bridge.problems() == ["statsd app: ZeroDivisionError: division by zero"]
 
 
 def test_part_that_cannot_start_stops_the_others(millstream: SharedBroker) -> None:

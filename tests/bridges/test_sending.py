@@ -34,6 +34,19 @@ def test_record_that_the_cluster_refuses_has_its_reason(millstream: SharedBroker
     assert large.status == 413
 
 
+def test_record_that_the_client_cannot_take_is_refused(millstream: SharedBroker) -> None:
+    topic = millstream.unique_topic()
+    sender = Sender(millstream.client_settings(), Counts())
+    half, cut = Outgoing(b"v", headers=[("\ud800", b"")]), Outgoing(b"v", headers=[("a\0b", b"")])
+    found = sender.send_and_wait(topic, [half, cut, Outgoing(b"v")])
+    (unnamed,) = sender.send_and_wait("a\0b", [Outgoing(b"v")])
+    sender.close()
+    assert [it.status for it in found] == [422, 422, 200]
+    assert "surrogate" in str(found[0].error)
+    assert "NUL" in str(found[1].error)
+    assert unnamed.status == 422
+
+
 def test_unreachable_cluster_is_an_error_in_time() -> None:
     settings = {"bootstrap.servers": "127.0.0.1:1", "delivery.timeout.ms": 500, "linger.ms": 0}
     settings |= {"request.timeout.ms": 400}

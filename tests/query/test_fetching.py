@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -96,3 +97,14 @@ def test_read_ends_when_it_is_stopped(millstream: SharedBroker) -> None:
         assert list(steps) == []
         stop.clear()  # the connection is usable again
         assert len(read_values(reader, ScanRange(0, 0, 20))) == 20
+
+
+def test_offsets_without_records_are_named(millstream: SharedBroker) -> None:
+    """The broker answers several times without records, though its log goes on."""
+    topic, warnings = make_topic(millstream, [Sent(b"a")]), list[str]()
+    with Cluster(millstream.bootstrap_servers) as cluster:
+        reader = RangeReader(cluster, source_of(cluster, topic), warn=warnings.append)
+        fetched = SimpleNamespace(last_stable_offset=10, high_watermark=10)
+        assert reader._after_nothing(fetched, ScanRange(0, 0, 10), 4) == 10
+    (warning,) = warnings
+    assert warning.startswith(f"{topic}-0: the broker had no records at offsets 4 to 9")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from millstream.client.cluster import Cluster
 from millstream.client.topics import NewTopic, create_topics
@@ -103,6 +104,52 @@ def test_an_expired_request_is_skipped_and_one_without_headers_is_run(
         wait_until(lambda: server.handled == 2)
         assert server.expired == 1
     assert seen == [b"lost", b"plain"]
+
+
+def test_no_request_and_no_reply_stops_a_server(millstream: SharedBroker) -> None:
+    """Replies that are too large or of a wrong type are errors; places that do not exist, or that
+    are not the callers', get none."""
+    topic, replies = make_topics(millstream)
+    results = {b"large": b"x" * 2_000_000, b"typed": {"a": 1}, b"half": "\ud800", b"good": b"done"}
+
+    def handle(request: Request) -> bytes:
+        return results[request.value or b""]  # type: ignore[return-value]
+
+    ids = {it: new_correlation_id() for it in results}
+    there = [(it, list(request_headers(ids[it], replies, 0, far_ms()))) for it in results]
+    elsewhere = [
+        (b"good", list(request_headers(new_correlation_id(), name, partition, far_ms())))
+        for name, partition in [
+            ("a\0b", 0), (replies, 999), (replies, -7), ("__consumer_offsets", 0), ("other", 0),
+        ]
+    ]  # fmt: skip
+    send(millstream, topic, *elsewhere, *there[:3], *elsewhere, *there[3:])
+    with Server(millstream.bootstrap_servers, topic, handle) as server:
+        found = dict(read_replies(millstream, replies, 4))
+        assert found == {ids[it]: b"done" if it == b"good" else b"" for it in results}
+        wait_until(lambda: server.unanswered >= 10)
+        assert server.problem is None
+        assert server.failed == 3
+
+
+def test_a_server_goes_on_after_a_failure(millstream: SharedBroker) -> None:
+    topic, replies = make_topics(millstream)
+    server = Server(millstream.bootstrap_servers, topic, lambda request: request.value)
+    answer_all, problems = server._answer_all, list[str | None]()
+
+    def fail_once(messages: Sequence[Message]) -> None:
+        problems.append(server.problem)
+        if len(problems) == 1:
+            raise RuntimeError("broken")
+        answer_all(messages)
+
+    server._answer_all = fail_once  # type: ignore[method-assign]
+    correlation_id = new_correlation_id()
+    send(millstream, topic, (b"a", list(request_headers(correlation_id, replies, 0, far_ms()))))
+    with server:
+        assert read_replies(millstream, replies, 1) == [(correlation_id, b"a")]
+        wait_until(lambda: server.problem is None)
+    assert problems[1] == "RuntimeError: broken"
 
 
 def test_a_server_continues_where_the_last_one_stopped(millstream: SharedBroker) -> None:

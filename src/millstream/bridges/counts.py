@@ -28,6 +28,7 @@ HELP = {
     "mold_requests": "Requests for messages that are missing.",
     "mold_answers": "Requests that were answered from the log.",
     "mold_lost": "Messages that were given up; gap records have their numbers.",
+    "failures": "How often a part failed and began again.",
     "statsd_kernel_drops": "Packets that the kernel dropped because the bridge was too slow.",
 }
 

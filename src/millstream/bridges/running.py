@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from millstream.bridges.config import BridgeConfig
 from millstream.bridges.counts import Counts
+from millstream.bridges.loops import Loop
 from millstream.bridges.sending import Sender
 from millstream.bridges.statsd.receiver import Receiver
 from millstream.metrics.threaded import MetricsThread
@@ -26,6 +27,7 @@ class Bridge:
         self.http: HttpServer | None = None
         self.endpoints: list[Endpoint] = []
         self.receivers: list[Receiver] = []
+        self.loops: list[Loop] = []
         self.metrics: MetricsThread | None = None
         with contextlib.ExitStack() as undo:
             self._open(undo)
@@ -45,6 +47,7 @@ class Bridge:
             undo.callback(receiver.stop)
             receiver.start()
             self.receivers.append(receiver)
+            self.loops += receiver.loops
         if self.config.mold_in or self.config.mold_out:
             self._open_mold(undo, sender)
         if self.config.http is not None:
@@ -63,6 +66,7 @@ class Bridge:
             undo.callback(endpoint.stop)
             endpoint.start()
             self.endpoints.append(endpoint)
+            self.loops += endpoint.loops
 
     def _open_mold(self, undo: contextlib.ExitStack, sender: Sender) -> None:
         from millstream.bridges.mold.inbound import Inbound
@@ -76,10 +80,12 @@ class Bridge:
         for stream in streams:
             undo.callback(stream.stop)
             stream.start()
+            self.loops += stream.loops
 
     def problems(self) -> list[str]:
         """What keeps it from being ready."""
-        return [f"webhook {it.config.name} is gone (410)" for it in self.endpoints if it.is_gone]
+        gone = [f"webhook {it.config.name} is gone (410)" for it in self.endpoints if it.is_gone]
+        return gone + [it.problem for it in self.loops if it.problem is not None]
 
     @property
     def addresses(self) -> list[str]:

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from millstream.admin.outgoing import ANY_PARTITION, Outgoing
 from millstream.bridges.counts import Counts
-from millstream.bridges.http.shapes import Written
+from millstream.bridges.http.shapes import BadRequest, Written, check_header_name
 
 QUEUE_RECORDS_MAX = 100_000
 QUEUE_KBYTES_MAX = 65_536
@@ -71,6 +71,8 @@ class Sender:
         if record.timestamp_ms:
             given["timestamp"] = record.timestamp_ms
         try:
+            for name, _ in record.headers:
+                check_header_name(name, "record")
             self._producer.produce(
                 topic, record.value, record.key, headers=list(record.headers) or None, **given
             )
@@ -79,6 +81,9 @@ class Sender:
             self._report(topic, full, done)
         except KafkaException as error:
             self._report(topic, _written(error.args[0], None), done)
+        except (BadRequest, ValueError, TypeError, OverflowError) as error:
+            # What librdkafka's binding cannot take: the other records of a request are answered.
+            self._report(topic, Written(status=422, error=str(error)), done)
 
     def send_and_wait(self, topic: str, records: Iterable[Outgoing]) -> list[Written]:
         """Send, and return when all are acknowledged or refused."""

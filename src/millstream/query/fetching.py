@@ -33,8 +33,9 @@ FETCH_VERSION_MAX = 17
 FETCH_BYTES_FIRST = 256 * 1024
 FETCH_BYTES_MAX = 4 * 1024 * 1024
 WAIT_MS = 100
-# A log may end in offsets that compaction removed: nothing comes, though its end is further on.
-EMPTY_ANSWERS_MAX = 3
+# A log may end in offsets that compaction removed: nothing comes, though its end is further on. A
+# broker that waits for remote storage answers in the same way, for a while.
+EMPTY_ANSWERS_MAX = 20
 RETRY_SECONDS = 30.0
 MISSING_SECONDS = 2.0  # a new topic is not known to all brokers at once
 
@@ -205,6 +206,11 @@ class RangeReader:
         committed = self._source.read_committed
         end = int(fetched.last_stable_offset if committed else fetched.high_watermark)
         if end >= wanted.end:
+            self._warn(
+                f"{self._source.topic}-{wanted.partition}: the broker had no records at offsets "
+                f"{position} to {wanted.end - 1}; if they were not compacted away, start the query "
+                "again"
+            )
             return wanted.end
         raise ApiError(
             ErrorCode.OFFSET_NOT_AVAILABLE,

@@ -16,13 +16,22 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from confluent_kafka import Consumer, Message, Producer, ShareConsumer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaException,
+    Message,
+    Producer,
+    ShareConsumer,
+    TopicPartition,
+)
 
 from millstream.rpc.headers import Request, parse_request, reply_headers
 from millstream.rpc.settings import (
+    REPLIES_SUFFIX,
     client_settings,
     create_request_topic,
     make_cluster,
@@ -35,6 +44,8 @@ FLUSH_SECONDS = 10.0
 REPLIES_KEPT = 10_000
 REPLY_BYTES_KEPT = 16 * 1024 * 1024
 ANY_PARTITION = -1
+PAUSE_SECONDS = 1.0  # after a failure
+INTERNAL_PREFIX = "__"
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +77,8 @@ class ReplyMemory:
     def put(self, correlation_id: bytes | None, reply: Reply) -> None:
         if correlation_id is None or reply.size_bytes > self._bytes_max:
             return
+        replaced = self._replies.pop(correlation_id, None)
+        self._size_bytes -= 0 if replaced is None else replaced.size_bytes
         self._replies[correlation_id] = reply
         self._size_bytes += reply.size_bytes
         while len(self._replies) > self._count_max or self._size_bytes > self._bytes_max:
@@ -84,10 +97,17 @@ class Server:
         *,
         group: str | None = None,
         share: bool = False,
+        reply_topics: Sequence[str] | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
+        """`reply_topics`: patterns of the topics to which replies may go, TOPIC-replies if none
+        are given: callers name the topic, and the server writes with its own rights."""
         self.topic, self.group = topic, group or f"{topic}-servers"
-        self.handled = self.failed = self.expired = self.repeated = 0
+        self.handled = self.failed = self.expired = self.repeated = self.unanswered = 0
+        self.problem: str | None = None  # why it does not serve at the moment
+        self._reply_topics = (
+            (f"{topic}{REPLIES_SUFFIX}",) if reply_topics is None else tuple(reply_topics)
+        )
         self._handler = handler
         self._memory = ReplyMemory()
         self._lost: list[Any] = []  # errors of replies that were not acknowledged
@@ -129,14 +149,27 @@ class Server:
         self._intake.subscribe(self.topic)
         try:
             while not self._stop.is_set():
-                messages = self._intake.poll()
-                if messages:
-                    self._answer_all(messages)
-                else:
-                    self._producer.poll(0)
+                try:
+                    self._turn()
+                    self.problem = None
+                except Exception as error:
+                    self.problem = f"{type(error).__name__}: {error}"
+                    logger.exception("%s: requests are not served at the moment", self.topic)
+                    self._stop.wait(PAUSE_SECONDS)
         finally:
             self._producer.flush(FLUSH_SECONDS)
             self._intake.close()
+
+    def _turn(self) -> None:
+        messages = self._intake.poll()
+        if not messages:
+            self._producer.poll(0)
+            return
+        try:
+            self._answer_all(messages)
+        except BaseException:
+            self._intake.release(messages)
+            raise
 
     def _answer_all(self, messages: Sequence[Message]) -> None:
         for message in messages:
@@ -169,7 +202,7 @@ class Server:
 
     def _handle(self, request: Request) -> Reply:
         try:
-            value = self._handler(request)
+            value = _checked(self._handler(request))
         except Exception as error:  # noqa: BLE001 - the caller gets it
             self.failed += 1
             logger.warning("%s: a request failed: %s", self.topic, error)
@@ -178,28 +211,64 @@ class Server:
         return Reply(value, None)
 
     def _send(self, request: Request, reply: Reply) -> None:
+        """Send the reply. One that the client cannot take is an error for the caller; if its topic
+        or partition is at fault, the caller gets none: the request is done nevertheless, because
+        handling it again would not help."""
+        assert request.reply_topic is not None
+        if not self._may_reply_to(request.reply_topic):
+            self._give_up(request.reply_topic, "not among the server's reply_topics")
+            return
+        try:
+            self._produce(request, reply)
+        except (KafkaException, ValueError, TypeError) as error:
+            if reply.error is not None:
+                self._give_up(request.reply_topic, str(error))
+                return
+            self.failed += 1
+            failure = Reply(None, error)
+            self._memory.put(request.correlation_id, failure)
+            self._send(request, failure)
+
+    def _may_reply_to(self, topic: str) -> bool:
+        if topic.startswith(INTERNAL_PREFIX):
+            return False
+        return any(fnmatchcase(topic, pattern) for pattern in self._reply_topics)
+
+    def _produce(self, request: Request, reply: Reply) -> None:
         assert request.reply_topic is not None
         assert request.correlation_id is not None
         partition = request.reply_partition
-        try:
-            self._producer.produce(
-                request.reply_topic,
-                value=reply.value,
-                key=request.key,
-                partition=ANY_PARTITION if partition is None else partition,
-                headers=list(reply_headers(request.correlation_id, reply.error)),
-                on_delivery=self._delivered,
-            )
-        except BufferError:
-            self._producer.flush(FLUSH_SECONDS)
-            self._send(request, reply)
+        while True:
+            try:
+                self._producer.produce(
+                    request.reply_topic,
+                    value=reply.value,
+                    key=request.key,
+                    partition=ANY_PARTITION if partition is None else partition,
+                    headers=list(reply_headers(request.correlation_id, reply.error)),
+                    on_delivery=self._delivered,
+                )
+                return
+            except BufferError:
+                self._producer.flush(FLUSH_SECONDS)
+
+    def _give_up(self, topic: str, reason: str) -> None:
+        self.unanswered += 1
+        logger.warning("%s: a reply to %r is not sent: %s", self.topic, topic, reason)
 
     def _delivered(self, error: Any, message: Message) -> None:
         if error is not None and error.retriable():
             self._lost.append(error)
         elif error is not None:
             # A reply topic that does not exist: handling the request again would not help.
-            logger.warning("a reply to %s is not accepted: %s", message.topic(), error.str())
+            self._give_up(message.topic() or "", error.str())
+
+
+def _checked(value: object) -> bytes | str | None:
+    """What a function returned, if a reply can have it."""
+    if value is None or isinstance(value, bytes | str):
+        return value
+    raise TypeError(f"the function returned {type(value).__name__}, not bytes, str or None")
 
 
 class _GroupIntake:

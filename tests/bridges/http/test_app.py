@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from millstream.bridges.http import app
 from millstream.bridges.http.signatures import sign, standard_key
 from millstream.bridges.running import Bridge
 from millstream.testing.pytest_plugin import SharedBroker
@@ -192,3 +193,35 @@ def test_stream_that_may_not_be_read_is_refused(running: Running) -> None:
     assert open_stream(running, "?from=now").status == 400
     assert open_stream(running, **{"last-event-id": "x"}).status == 400
     assert request(running.address, "GET", "/health")[0] == 200
+
+
+def test_page_whose_name_resolves_to_this_machine_is_refused(millstream: SharedBroker) -> None:
+    topic = millstream.unique_topic()
+    table = {"listen": "127.0.0.1:0", "produce": [topic], "read": [topic]}
+    with bridge_to(millstream, http=table) as bridge:
+        assert bridge.http is not None
+        foreign = {"host": "evil.example:80", "sec-fetch-site": "same-origin"}
+        path = f"/topics/{topic}"
+        assert request(bridge.http.address, "GET", f"{path}/events", None, foreign)[0] == 403
+        body = {"records": [{"value": 1}]}
+        assert request(bridge.http.address, "POST", path, body, V2 | foreign)[0] == 403
+        assert request(bridge.http.address, "GET", "/health", None, foreign)[0] == 200
+        assert request(bridge.http.address, "POST", path, body, V2)[0] == 200
+
+
+def test_bodies_are_bounded_in_time_and_together(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"/topics/{running.topic}"
+    body = {"records": [{"value": 1}]}
+    monkeypatch.setattr(app, "BODIES_BYTES_MAX", 5)
+    assert request(running.address, "POST", path, body, V2 | TOKEN)[0] == 429
+    monkeypatch.setattr(app, "BODIES_BYTES_MAX", 5000)
+    assert request(running.address, "POST", path, body, V2 | TOKEN)[0] == 200  # nothing is left
+    monkeypatch.setattr(app, "BODY_SECONDS_MAX", 0.1)
+    connection = http.client.HTTPConnection(running.address, timeout=PATIENCE_SECONDS)
+    connection.putrequest("POST", "/hooks/in")
+    connection.putheader("content-length", "10")
+    connection.endheaders(b"abc")  # and no more
+    assert connection.getresponse().status == 408
+    connection.close()

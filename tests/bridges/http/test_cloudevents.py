@@ -71,6 +71,7 @@ def test_other_record_gets_attributes() -> None:
     assert sent["ce-id"] == "orders-2-7"
     assert sent["ce-source"] == "/topics/orders"
     assert sent["ce-time"] == "2023-11-14T22:13:20Z"
+    assert "ce-time" not in request_headers("orders", 2, 7, 1_700_000_000_000_000, [])
 
 
 @given(st.dictionaries(st.text(max_size=12), st.binary(max_size=20), max_size=5))

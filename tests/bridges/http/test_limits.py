@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.bridges.http.limits import RecentIds, has_token, is_allowed, is_foreign
+from millstream.bridges.http.limits import RecentIds, has_token, is_allowed, is_foreign, is_local
 
 
 def test_topics_are_allowed_by_pattern_and_internal_ones_never() -> None:
@@ -25,6 +25,13 @@ def test_pages_of_other_sites_are_recognized() -> None:
     assert not is_foreign({"origin": "https://shop.example"}, ["https://shop.example"])
     assert is_foreign({"sec-fetch-site": "cross-site"}, [])
     assert is_foreign({"origin": "null"}, [])
+
+
+def test_requests_to_this_machine_are_recognized() -> None:
+    for host in ("localhost", "LOCALHOST:80", "127.0.0.1:8080", "[::1]:9", "[::1]"):
+        assert is_local({"host": host})
+    for host in ("evil.example:8080", "localhost.evil.example", "", "127.0.0.1.nip.io", "[::2]:1"):
+        assert not is_local({"host": host})
 
 
 def test_recent_ids_forget_the_oldest() -> None:

@@ -60,6 +60,9 @@ def test_v2_json_and_binary_become_records() -> None:
         (v2({"value": 1, "partition": True}), JSON, 422, "partition must be"),
         (v2({"value": 1, "timestamp": "now"}), JSON, 422, "timestamp must be"),
         (v2({"value": 1, "headers": [1]}), JSON, 422, "headers must be"),
+        (v2({"value": 1, "headers": [{"key": "\ud800"}]}), JSON, 422, "surrogate"),
+        (v2({"value": 1, "headers": [{"key": "a\0b"}]}), JSON, 422, "has a NUL"),
+        (v2({"value": "\ud800"}), "application/vnd.kafka.text.v2+json", 422, "surrogate"),
         (v2({"value": 1}), "text/plain", 415, "use one of"),
         (v2({"value": 1}), "", 415, "use one of"),
     ],
@@ -84,7 +87,10 @@ def test_v3_types_become_bytes() -> None:
     }
     assert parse_v3(given) == Outgoing(b"\x00", b"k", [("h", b"v")], 1, 0)
     assert parse_v3({"value": {"type": "JSON", "data": {"a": 1}}}).value == b'{"a":1}'
-    for bad in ({"value": {"type": "AVRO", "data": 1}}, {"value": 1}, [], {"key": {"type": []}}):
+    for bad in (
+        {"value": {"type": "AVRO", "data": 1}}, {"value": 1}, [], {"key": {"type": []}},
+        {"value": {"type": "STRING", "data": "\ud800"}}, {"headers": [{"name": "\udfff"}]},
+    ):  # fmt: skip
         with pytest.raises(BadRequest):
             parse_v3(bad)
 
@@ -107,7 +113,20 @@ def test_objects_come_out_whole_however_the_body_is_cut(
     assert found == objects
 
 
-@pytest.mark.parametrize("body", [b"[1]", b'{"a":1} 2', b'{"a"', b"\xff", b"{" + b" " * 200])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[1]",
+        b'{"a":1} 2',
+        b'{"a"',
+        b"\xff",
+        b"{" + b" " * 200,
+        b"{]}",
+        b'{"a":1}}',
+        b'{"\xff":1}',
+        b"{" * 90_000,
+    ],
+)
 def test_body_that_is_no_stream_of_objects_is_refused(body: bytes) -> None:
     with pytest.raises(BadRequest):
         read_whole(body)
@@ -120,6 +139,20 @@ def test_any_bytes_are_objects_or_refused(body: bytes) -> None:
             parse_v3(found)
     except BadRequest:
         pass
+
+
+def test_each_byte_of_a_stream_is_looked_at_once() -> None:
+    """The time of a body in small pieces is that of its size, not of its square."""
+    stream, text = ObjectStream(10_000_000), '}{\\"' * 500_000
+    body = json.dumps({"a": text}).encode()
+    looked_at = 0
+    for at in range(0, len(body), 1000):
+        before = stream._at
+        found = list(stream.feed(body[at : at + 1000]))
+        looked_at += max(0, stream._at - before)
+        assert not found or found == [{"a": text}]
+    stream.finish()
+    assert looked_at <= len(body)
 
 
 def read_whole(body: bytes) -> list[Any]:

@@ -65,6 +65,34 @@ def test_next_session_ends_the_one_before() -> None:
     assert found[0].reason == "the session ended"
 
 
+def test_next_session_is_received_from_its_beginning() -> None:
+    ordered = Ordered(ONE, 7)
+    assert ordered.take(packet(50, session=TWO), 0.0) == []
+    assert ordered.requests(1.0) == [(1, 49)]
+    assert numbers(ordered.expire(GIVE_UP_SECONDS)) == [(1, 49), 50]
+    # What is late of the session before changes nothing.
+    assert ordered.take(packet(6), 3.0) == []
+    assert ordered.take(Packet(ONE, 7, (), True), 3.0) == []
+    assert (ordered.session, ordered.repeated) == (TWO, 1)
+    # A session that goes on is continued where it was left.
+    assert numbers(ordered.take(packet(7), 3.0)) == [7]
+    assert numbers(ordered.take(packet(51, session=TWO), 3.0)) == [51]
+
+
+def test_one_packet_far_ahead_is_not_believed() -> None:
+    ordered = Ordered()
+    ordered.take(packet(1), 0.0)
+    assert ordered.take(packet(2**50), 0.0) == []
+    assert ordered.take(packet(2**50), 0.0) == []  # the same one again
+    assert numbers(ordered.take(packet(2), 0.0)) == [2]
+    assert ordered.take(packet(2**51), 0.0) == []
+    assert ordered.refused == 3
+    assert ordered.expire(GIVE_UP_SECONDS) == []
+    # A stream that has really moved on is followed.
+    assert ordered.take(packet(2**51 + 1), 5.0) == []
+    assert numbers(ordered.expire(9.0)) == [(3, 2**51), 2**51 + 1]
+
+
 def test_stream_continues_after_what_was_written() -> None:
     ordered = Ordered(ONE, 4)
     assert ordered.take(packet(2), 0.0) == []

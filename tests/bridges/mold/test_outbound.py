@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import time
 
 from confluent_kafka import Producer
@@ -11,8 +12,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from millstream.bridges.config import MoldInConfig, MoldOutConfig
 from millstream.bridges.counts import Counts
 from millstream.bridges.mold.inbound import Inbound
-from millstream.bridges.mold.outbound import Outbound, with_fillers
-from millstream.bridges.mold.packets import parse_packet
+from millstream.bridges.mold.outbound import FILLERS_MAX, Budget, Outbound, runs, with_fillers
+from millstream.bridges.mold.packets import MESSAGE_BYTES_MAX, packets_of, parse_packet, session_of
 from millstream.bridges.sending import Sender
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.bridges.conftest import read_records
@@ -33,7 +34,34 @@ class Record:
 
 def test_offsets_without_a_record_are_empty_messages() -> None:
     records = [Record(7, b"a"), Record(10, b"b"), Record(11, b"x" * 70_000)]
-    assert with_fillers(6, records) == [b"", b"a", b"", b"", b"b", b""]
+    assert with_fillers(6, records, 100) == [b"", b"a", b"", b"", b"b", b""]
+    assert with_fillers(6, records, 3) == [b"", b"a", b""]
+    assert with_fillers(6, [Record(2**40, b"far")], 3) == [b"", b"", b""]
+    assert with_fillers(8, records, 3) == []
+
+
+def test_stream_goes_on_behind_a_large_hole_and_at_an_earlier_offset() -> None:
+    far = 10 + FILLERS_MAX + 1
+    records = [Record(7, b"a"), Record(9, b"b"), Record(far, b"c"), Record(3, b"d")]
+    assert list(runs(6, records)) == [(6, [b"", b"a", b"", b"b"]), (far, [b"c"]), (3, [b"d"])]
+    assert list(runs(0, [Record(2**40, b"a")])) == [(2**40, [b"a"])]
+
+
+def test_answers_to_one_address_are_bounded() -> None:
+    budget = Budget(100)
+    assert budget.has_some("a", 5.0)
+    budget.take("a", 150)
+    assert not budget.has_some("a", 5.9)
+    assert budget.has_some("b", 5.9)
+    assert budget.has_some("a", 6.0)
+
+
+def test_largest_message_fits_into_a_packet() -> None:
+    (largest,) = packets_of(session_of("a"), 1, [b"x" * MESSAGE_BYTES_MAX])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        one.bind(("127.0.0.1", 0))
+        assert one.sendto(largest, one.getsockname()) == len(largest)
+    assert with_fillers(0, [Record(0, b"x" * (MESSAGE_BYTES_MAX + 1))], 1) == [b""]
 
 
 def test_topic_comes_out_as_it_went_in_though_packets_are_lost(millstream: SharedBroker) -> None:

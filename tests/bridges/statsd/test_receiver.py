@@ -12,6 +12,7 @@ import pytest
 
 from millstream.bridges.config import StatsdConfig
 from millstream.bridges.counts import Counts
+from millstream.bridges.http.shapes import Written
 from millstream.bridges.sending import Sender
 from millstream.bridges.statsd.receiver import Receiver, kernel_drops
 from millstream.errors import MillstreamError
@@ -78,6 +79,27 @@ def test_packets_that_the_kernel_drops_are_counted_exactly_and_written(
     assert json.loads(hits.value())["value"] == number - dropped
     assert json.loads(loss.value())["kernel_drops"] == dropped
     assert counts.of("statsd_kernel_drops") == dropped
+
+
+def test_records_that_the_cluster_does_not_take_are_reported_later(
+    millstream: SharedBroker,
+) -> None:
+    receiver, sender, _, topic = started(millstream, interval_seconds=3600)
+    real = sender.send
+
+    def refuse(topic: str, record: Any, done: Any) -> None:
+        done(Written(status=503, error="away"))
+
+    sender.send = refuse  # type: ignore[method-assign, assignment]
+    receiver._take(b"hits:1|c", 1)
+    receiver._finish(0, 1)  # neither the record nor the report of its loss is taken
+    sender.send = real  # type: ignore[method-assign]
+    receiver._finish(1, 2)
+    receiver.stop()
+    sender.close()
+    (loss,) = read_records(millstream, topic, 1)
+    assert json.loads(loss.value())["records_refused"] == 1
+    assert dict(loss.headers()) == {"millstream-loss": b"1"}
 
 
 def test_address_that_cannot_be_used_is_named(millstream: SharedBroker) -> None:

@@ -21,6 +21,7 @@ from millstream.bridges.webhooks.addresses import (
         "100.64.0.1", "224.0.0.1", "255.255.255.255", "192.0.2.1", "::1", "::", "fe80::1",
         "fc00::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1",
         "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2002:a00:1::1", "::127.0.0.1",
+        "64:ff9b:1::7f00:1", "fec0::1", "::ffff:0:127.0.0.1", "4000::1",
     ],
 )  # fmt: skip
 def test_address_that_is_not_public_is_refused(address: str) -> None:
@@ -42,6 +43,7 @@ def test_one_private_address_among_others_is_refused() -> None:
 
 
 def test_network_can_be_allowed() -> None:
+    assert is_allowed(ipaddress.ip_address("fec0::1"), [ipaddress.ip_network("fec0::/10")])
     allow = [ipaddress.ip_network("10.0.0.0/8")]
     assert is_allowed(ipaddress.ip_address("10.1.2.3"), allow)
     assert is_allowed(ipaddress.ip_address("::ffff:10.1.2.3"), allow)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter, defaultdict
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -16,7 +16,7 @@ from millstream.bridges.http.signatures import standard_key
 from millstream.bridges.webhooks.attempts import Answer
 from millstream.bridges.webhooks.endpoint import Endpoint, group_settings
 from millstream.testing.pytest_plugin import SharedBroker
-from tests.bridges.conftest import PATIENCE_SECONDS, read_records
+from tests.bridges.conftest import read_records, wait_for
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
@@ -77,6 +77,56 @@ def test_records_are_delivered_until_taken_and_hopeless_ones_are_dead_letters(
     assert counts.of("webhook_attempts", outcome="accepted") == 4
 
 
+def test_record_that_cannot_be_sent_is_a_dead_letter(
+    millstream: SharedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = millstream.unique_topic()
+    producer = Producer(millstream.client_settings())
+    for value in ("poison", "good"):
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(60) == 0
+    config, counts = config_for(millstream, topic), Counts()
+
+    def send(config: WebhookConfig, body: bytes, headers: dict[str, str]) -> Answer:
+        if body == b"poison":
+            raise ValueError("year 57000 is out of range")
+        return Answer(200)
+
+    endpoint = Endpoint(config, millstream.client_settings(), counts, send=send)
+    endpoint.start()
+    (letter,) = read_records(millstream, config.dead_letters, 1)
+    wait_for(lambda: counts.of("records_out") == 1)
+    endpoint.stop()
+    assert letter.value() == b"poison"
+    assert counts.of("failures") == 0
+    assert f"{topic}-0-0 cannot be sent" in caplog.text
+
+
+def test_endpoint_that_fails_begins_again(millstream: SharedBroker) -> None:
+    topic = millstream.unique_topic()
+    producer = Producer(millstream.client_settings())
+    producer.produce(topic, b"1")
+    assert producer.flush(60) == 0
+    counts = Counts()
+    endpoint = Endpoint(
+        config_for(millstream, topic),
+        millstream.client_settings(),
+        counts,
+        send=lambda *_: Answer(200),
+    )
+    real = endpoint._round
+
+    def fail_once(*given: Any) -> None:
+        endpoint._round = real  # type: ignore[method-assign]
+        raise RuntimeError("broken")
+
+    endpoint._round = fail_once  # type: ignore[method-assign]
+    endpoint.start()
+    wait_for(lambda: counts.of("records_out") == 1)
+    assert counts.of("failures", part=f"webhook {endpoint.config.name}") == 1
+    endpoint.stop()
+
+
 def test_endpoint_that_is_gone_gets_no_more(millstream: SharedBroker) -> None:
     topic = millstream.unique_topic()
     producer = Producer(millstream.client_settings())
@@ -93,14 +143,6 @@ def test_endpoint_that_is_gone_gets_no_more(millstream: SharedBroker) -> None:
     wait_for(lambda: endpoint.is_gone)
     endpoint.stop()
     assert counts.of("webhook_attempts") == 1
-
-
-def wait_for(condition: object) -> None:
-    assert callable(condition)
-    until = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < until, "waited too long"
-        time.sleep(0.02)
 
 
 def test_default_settings_span_more_than_a_day() -> None:

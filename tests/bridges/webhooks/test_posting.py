@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -20,6 +21,12 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
         received.append((self.path, body, dict(self.headers)))
+        if self.path == "/slow":
+            for _ in range(200):  # each in time, and never an end
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nx: " if _ == 0 else b"y")
+                if threading.Event().wait(0.05):
+                    break
+            return
         if self.path == "/stalled":
             threading.Event().wait(5)
             return
@@ -65,6 +72,18 @@ def test_private_address_is_not_called(port: int) -> None:
     answer = post(config(f"http://127.0.0.1:{port}/in", allow=()), b"", {})
     assert "not a public address" in answer.error
     assert received == []
+
+
+def test_endpoint_that_answers_byte_by_byte_is_given_up(port: int) -> None:
+    began = time.monotonic()
+    slow = post(config(f"http://127.0.0.1:{port}/slow", timeout_seconds=0.5), b"", {})
+    assert slow.error == "TimeoutError: timed out after 0.5 s"
+    assert time.monotonic() - began < 8  # the endpoint would take ten seconds
+
+
+def test_http_goes_to_listed_addresses_only() -> None:
+    answer = post(config("http://8.8.8.8:9/"), b"", {})
+    assert answer.error == "8.8.8.8 is 8.8.8.8, which is not in `allow`: use https"
 
 
 def test_stalled_and_missing_endpoints_are_errors(port: int) -> None:

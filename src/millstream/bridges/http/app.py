@@ -28,7 +28,7 @@ from millstream.admin.outgoing import Outgoing
 from millstream.bridges.config import HookConfig, HttpConfig
 from millstream.bridges.counts import Counts
 from millstream.bridges.http import cloudevents, shapes
-from millstream.bridges.http.limits import RecentIds, has_token, is_allowed, is_foreign
+from millstream.bridges.http.limits import RecentIds, has_token, is_allowed, is_foreign, is_local
 from millstream.bridges.http.shapes import BadRequest, Written
 from millstream.bridges.http.signatures import VERIFIERS, BadSignature
 from millstream.bridges.http.streaming import STARTS, TopicStream, parse_positions
@@ -36,6 +36,8 @@ from millstream.bridges.sending import Sender
 
 IN_FLIGHT_MAX = 1_000  # records of one v3 request
 KEEP_ALIVE_SECONDS = 15.0
+BODY_SECONDS_MAX = 60.0
+BODIES_BYTES_MAX = 256 * 1024 * 1024  # of all requests that are being read
 
 OpenStream = Callable[[str, str, dict[int, int]], TopicStream]
 
@@ -50,16 +52,27 @@ class Gateway:
     counts: Counts
     recent: dict[str, RecentIds] = field(default_factory=dict)
     streams: int = 0
+    bodies_bytes: int = 0
     is_stopping: bool = False
 
     async def body(self, request: Request) -> bytes:
-        """The whole body. Raises `BadRequest` if it is too large."""
+        """The whole body. Raises `BadRequest` if it is too large, too slow, or one of too many."""
         pieces, size = [], 0
-        async for piece in request.stream():
-            size += len(piece)
-            if size > self.config.body_bytes_max:
-                raise BadRequest(f"the body has more than {self.config.body_bytes_max} bytes", 413)
-            pieces.append(piece)
+        try:
+            async with asyncio.timeout(BODY_SECONDS_MAX):
+                async for piece in request.stream():
+                    size += len(piece)
+                    self.bodies_bytes += len(piece)
+                    if size > self.config.body_bytes_max:
+                        most = self.config.body_bytes_max
+                        raise BadRequest(f"the body has more than {most} bytes", 413)
+                    if self.bodies_bytes > BODIES_BYTES_MAX:
+                        raise BadRequest("too many requests are being read", 429)
+                    pieces.append(piece)
+        except TimeoutError:
+            raise BadRequest(f"the body took more than {BODY_SECONDS_MAX:g} s", 408) from None
+        finally:
+            self.bodies_bytes -= size
         return b"".join(pieces)
 
     def send(self, topic: str, record: Outgoing) -> asyncio.Future[Written]:
@@ -120,6 +133,8 @@ async def _answer(gateway: Gateway, request: Request, handler: Any) -> Response:
     is_public = handler in (health, receive_hook)  # a hook has its signature
     if not is_public and not has_token(headers, gateway.config.token):
         return problem(401, "a bearer token is needed")
+    if not is_public and gateway.config.token is None and not is_local(headers):
+        return problem(403, "without a token, only requests to localhost or 127.0.0.1 are answered")
     try:
         found: Response = await handler(gateway, request)
     except BadRequest as bad:

@@ -103,16 +103,24 @@ def request_headers(
         return {CONTENT_TYPE: content_type}
     attributes = {it.removeprefix("ce_"): found[it] for it in found if it.startswith("ce_")}
     if not all(attributes.get(name) for name in REQUIRED):
-        moment = datetime.datetime.fromtimestamp(max(timestamp_ms, 0) / 1000, datetime.UTC)
         attributes = {
             "specversion": "1.0",
             "id": f"{topic}-{partition}-{offset}",
             "source": f"/topics/{quote(topic)}",
             "type": "millstream.record",
-            "time": moment.isoformat().replace("+00:00", "Z"),
+            **_time(timestamp_ms),
         } | attributes
     sent = {f"ce-{name}": _safe(value) for name, value in sorted(attributes.items())}
     return sent | {CONTENT_TYPE: "".join(it for it in content_type if " " <= it <= "~")}
+
+
+def _time(timestamp_ms: int) -> dict[str, str]:
+    """The attribute `time`, unless the timestamp is beyond the calendar."""
+    try:
+        moment = datetime.datetime.fromtimestamp(max(timestamp_ms, 0) / 1000, datetime.UTC)
+    except (ValueError, OverflowError, OSError):
+        return {}
+    return {"time": moment.isoformat().replace("+00:00", "Z")}
 
 
 def _safe(value: str) -> str:

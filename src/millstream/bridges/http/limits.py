@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 
 INTERNAL_PREFIX = "__"
 IDS_MAX = 10_000
+LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
 def is_allowed(topic: str, patterns: Iterable[str]) -> bool:
@@ -33,6 +34,14 @@ def is_foreign(headers: Mapping[str, str], origins: Iterable[str]) -> bool:
     if origin is not None:
         return origin not in origins
     return headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+
+
+def is_local(headers: Mapping[str, str]) -> bool:
+    """Whether a request names this machine. A page whose name now resolves to 127.0.0.1 is of the
+    same origin for a browser, but its requests have its name in Host."""
+    host = headers.get("host", "").lower()
+    name = host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
+    return name in LOCAL_NAMES
 
 
 class RecentIds:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -32,6 +33,10 @@ _V2 = {
     "application/json": "json",
 }
 _V3_TYPES = ("BINARY", "JSON", "STRING")
+NESTING_MAX = 500  # objects within an object of a stream
+_SPACE = re.compile(rb"[ \t\r\n]*+")
+_STRUCTURE = re.compile(rb'["{}]')
+_WITHIN_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 
 
 class BadRequest(MillstreamError):
@@ -105,7 +110,7 @@ def _v2_data(given: Any, kind: str, where: str) -> bytes | None:
         return _compact(given)
     if not isinstance(given, str):
         raise BadRequest(f"{where} must be a string")
-    return given.encode() if kind == "text" else _base64(given, where)
+    return _utf8(given, where) if kind == "text" else _base64(given, where)
 
 
 def parse_v3(given: Any) -> Outgoing:
@@ -134,11 +139,27 @@ def _v3_data(given: Any, where: str) -> bytes | None:
         return _compact(data)
     if not isinstance(data, str):
         raise BadRequest(f"{where}: data must be a string")
-    return data.encode() if kind == "STRING" else _base64(data, where)
+    return _utf8(data, where) if kind == "STRING" else _base64(data, where)
 
 
 def _compact(given: Any) -> bytes:
     return json.dumps(given, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def _utf8(given: str, where: str) -> bytes:
+    """JSON can have half of a surrogate pair, which is no character."""
+    try:
+        return given.encode()
+    except UnicodeEncodeError:
+        raise BadRequest(f"{where} has a surrogate without its other half") from None
+
+
+def check_header_name(name: str, where: str) -> str:
+    """The name, if a record can have it. The C library ends the process at a name that is not
+    UTF-8, and cuts one at NUL."""
+    if b"\0" in _utf8(name, f"{where}: the name of a header"):
+        raise BadRequest(f"{where}: the name of a header has a NUL")
+    return name
 
 
 def _base64(given: str, where: str) -> bytes:
@@ -159,7 +180,8 @@ def _headers(given: Any, name: str, where: str) -> list[tuple[str, bytes | None]
         value = item.get("value")
         if value is not None and not isinstance(value, str):
             raise BadRequest(f"{where}: the value of a header must be base64")
-        found.append((item[name], None if value is None else _base64(value, where)))
+        header = check_header_name(item[name], where)
+        found.append((header, None if value is None else _base64(value, where)))
     return found
 
 
@@ -180,32 +202,25 @@ def _timestamp(given: Any, where: str) -> int:
 
 
 class ObjectStream:
-    """JSON objects from a body that arrives in pieces, one after the other."""
+    """JSON objects from a body that arrives in pieces, one after the other. Each byte is looked at
+    once, however small the pieces are."""
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
-        self._decoder = json.JSONDecoder()
-        self._rest = b""
+        self._rest = bytearray()
+        self._at = 0  # up to where `_rest` is scanned
+        self._depth = 0
+        self._is_in_string = False
 
     def feed(self, piece: bytes) -> Iterator[Any]:
         """The objects that are complete. Raises `BadRequest`."""
         self._rest += piece
-        text, tail = self._decoded()
-        at = 0
-        while at < len(text):
-            at = len(text) - len(text[at:].lstrip())
-            if at == len(text):
-                break
-            if text[at] != "{":
-                raise BadRequest(f"expected an object, not {text[at : at + 20]!r}", 400)
-            try:
-                found, at = self._decoder.raw_decode(text, at)
-            except RecursionError:
-                raise BadRequest("an object is nested too deeply", 400) from None
-            except ValueError:
-                break  # not complete, as far as is known
-            yield found
-        self._rest = text[at:].encode() + tail
+        begin = 0
+        while (end := self._end_of_object(begin)) is not None:
+            yield _object(bytes(self._rest[begin:end]))
+            begin = end
+        del self._rest[:begin]
+        self._at -= begin
         if len(self._rest) > self._size_max:
             raise BadRequest(f"no complete object in {self._size_max} bytes", 413)
 
@@ -214,14 +229,63 @@ class ObjectStream:
         if self._rest.strip():
             raise BadRequest("the body ends within an object, or is not JSON", 400)
 
-    def _decoded(self) -> tuple[str, bytes]:
-        """The text, and the bytes of a character whose rest is still to come."""
-        try:
-            return self._rest.decode(), b""
-        except UnicodeDecodeError as error:
-            if error.end == len(self._rest) and error.reason == "unexpected end of data":
-                return self._rest[: error.start].decode(), self._rest[error.start :]
-            raise BadRequest("the body is not UTF-8", 400) from None
+    def _end_of_object(self, begin: int) -> int | None:
+        """Scan on to the end of the object that begins after spaces, if it has come."""
+        if self._depth == 0 and not self._enter(begin):
+            return None
+        while True:
+            if self._is_in_string and not self._leave_string():
+                return None
+            found = _STRUCTURE.search(self._rest, self._at)
+            if found is None:
+                self._at = len(self._rest)
+                return None
+            self._at = found.end()
+            match found[0]:
+                case b'"':
+                    self._is_in_string = True
+                case b"{":
+                    self._depth += 1
+                    if self._depth > NESTING_MAX:
+                        raise BadRequest("an object is nested too deeply", 400)
+                case _:
+                    self._depth -= 1
+                    if self._depth == 0:
+                        return self._at
+
+    def _enter(self, begin: int) -> bool:
+        """Go to the brace that opens the next object; False if it has not come."""
+        spaces = _SPACE.match(self._rest, begin)
+        assert spaces is not None  # none match as well
+        self._at = spaces.end()
+        if self._at == len(self._rest):
+            return False
+        if self._rest[self._at] != ord("{"):
+            shown = bytes(self._rest[self._at : self._at + 20])
+            raise BadRequest(f"expected an object, not {shown!r}", 400)
+        self._at += 1
+        self._depth = 1
+        return True
+
+    def _leave_string(self) -> bool:
+        """Go behind the quote that ends the string; False if it has not come."""
+        within = _WITHIN_STRING.match(self._rest, self._at)
+        assert within is not None  # nothing matches as well
+        self._at = within.end()
+        if self._at == len(self._rest) or self._rest[self._at] != ord('"'):
+            return False  # at the end, or before a backslash whose character has not come
+        self._at += 1
+        self._is_in_string = False
+        return True
+
+
+def _object(content: bytes) -> Any:
+    try:
+        return json.loads(content.decode())
+    except UnicodeDecodeError:
+        raise BadRequest("the body is not UTF-8", 400) from None
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"the body is not JSON: {error}", 400) from None
 
 
 def answer_v2(written: list[Written]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ and reported. What waits behind a gap is bounded.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import NamedTuple
 
 from millstream.bridges.mold.packets import Packet
@@ -16,6 +17,8 @@ AGAIN_SECONDS = 0.05
 GIVE_UP_SECONDS = 2.0
 WAITING_MAX = 100_000
 ASKED_MAX = 1_000  # messages of one request
+SESSIONS_KEPT = 16
+JUMP_MAX = 10_000_000  # messages; one packet further on is not believed
 
 
 class Message(NamedTuple):
@@ -41,6 +44,9 @@ class Ordered:
         self.session = session
         self.expected = expected
         self.repeated = 0
+        self.refused = 0  # packets with a number that cannot be
+        self._suspect: int | None = None  # the number of the last one
+        self._ended: OrderedDict[bytes, int] = OrderedDict()  # what was expected next in each
         self._waiting: dict[int, tuple[bytes, float]] = {}  # with the time when each came
         self._ahead = 0  # the sequence after the last message that is known to exist
         self._missing_since: float | None = None
@@ -50,7 +56,13 @@ class Ordered:
         """What follows from a packet, in order."""
         found: list[Message | Gap] = []
         if packet.session != self.session:
+            if packet.sequence + len(packet.messages) <= self._ended.get(packet.session, -1):
+                self.repeated += len(packet.messages)  # late, of a session that has ended
+                return []
             found += self._begin(packet)
+        elif self._is_implausible(packet):
+            self.refused += 1
+            return []
         assert self.expected is not None
         for sequence, data in enumerate(packet.messages, packet.sequence):
             if sequence < self.expected or sequence in self._waiting:
@@ -89,10 +101,28 @@ class Ordered:
             self.session is not None and self.expected is not None and self._ahead > self.expected
         ):
             found += self._skip("the session ended", 0.0)
-        self.session, self.expected = packet.session, packet.sequence
-        self._ahead, self._waiting = packet.sequence, {}
+        first = packet.sequence
+        if self.session is not None:
+            assert self.expected is not None
+            self._ended[self.session] = self.expected
+            # The stream has been listened to since before the session began.
+            first = self._ended.pop(packet.session, 1)
+        while len(self._ended) > SESSIONS_KEPT:
+            self._ended.popitem(last=False)
+        self.session, self.expected, self._ahead = packet.session, first, first
+        self._waiting, self._suspect = {}, None
         self._missing_since = self._asked_at = None
         return found
+
+    def _is_implausible(self, packet: Packet) -> bool:
+        """One packet far ahead is damaged or not of this stream; with a second one behind it, the
+        stream has moved on."""
+        assert self.expected is not None
+        if packet.sequence - max(self.expected, self._ahead) <= JUMP_MAX:
+            self._suspect = None
+            return False
+        before, self._suspect = self._suspect, packet.sequence
+        return before is None or not before < packet.sequence <= before + JUMP_MAX
 
     def _ready(self, now: float) -> list[Message | Gap]:
         """The messages that are next, and the state of the gap behind them."""

@@ -1,41 +1,52 @@
 """A stream of MoldUDP64 to a topic, in the order of its sequence numbers.
 
 Records have headers `mold-session` and `mold-sequence`. What did not come is a record with the key
-`millstream.bridge.gap`. After a restart, the stream is continued after its last record in the
-topic: what came meanwhile is asked for.
+`millstream.bridge.gap`; so is what the cluster did not take, as soon as it takes records again.
+After a restart, the stream is continued after its last record in the topic: what came meanwhile is
+asked for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from millstream.admin.outgoing import Outgoing
 from millstream.bridges.config import MoldInConfig
 from millstream.bridges.counts import Counts
+from millstream.bridges.http.shapes import Written
+from millstream.bridges.loops import Loop
 from millstream.bridges.mold.gaps import Gap, Message, Ordered
 from millstream.bridges.mold.packets import BadPacket, Request, encode_request, parse_packet
 from millstream.bridges.mold.sockets import receiving
 from millstream.bridges.sending import Sender
+from millstream.errors import MillstreamError
 from millstream.metrics.threaded import parse_address
 
 PACKET_BYTES_MAX = 65_536
 PACKETS_PER_TURN = 256
 TURN_SECONDS = 0.005
+POLL_SECONDS = 0.1
 METADATA_SECONDS = 10.0
+REPORT_SECONDS = 1.0
+REFUSED_MAX = 10_000  # ranges
+LOOKED_BACK_MAX = 10_000  # offsets at the end of the topic
 PARTITION = 0
 SESSION, SEQUENCE, GAP_KEY = "mold-session", "mold-sequence", b"millstream.bridge.gap"
 
 
-def record_of(found: Message | Gap) -> Outgoing:
-    """The record of a message, or of a gap."""
+def record_of(found: Message | Gap, position: tuple[bytes, int] | None = None) -> Outgoing:
+    """The record of a message, or of a gap. `position`: where the stream is, if that is not where
+    the gap is."""
     if isinstance(found, Message):
         headers: list[tuple[str, bytes | None]] = [
             (SESSION, found.session),
@@ -48,30 +59,57 @@ def record_of(found: Message | Gap) -> Outgoing:
         "last": found.last,
         "reason": found.reason,
     }
-    headers = [(SESSION, found.session), (SEQUENCE, str(found.last).encode())]
+    session, last = position or (found.session, found.last)
+    headers = [(SESSION, session), (SEQUENCE, str(last).encode())]
     return Outgoing(json.dumps(body).encode(), GAP_KEY, headers, PARTITION)
 
 
 def last_position(settings: Mapping[str, Any], topic: str) -> tuple[bytes | None, int | None]:
-    """Session and sequence of the last record in the topic."""
-    consumer = Consumer({"group.id": "millstream-bridge", "log_level": 0, **settings})
+    """Session and sequence of the last record in the topic. Raises `MillstreamError` if it cannot
+    be read: to continue anywhere would hide what is missing."""
+    consumer = Consumer(
+        {"group.id": "millstream-bridge", "log_level": 0, "enable.partition.eof": True, **settings}
+    )
     try:
         if topic not in consumer.list_topics(timeout=METADATA_SECONDS).topics:
             return None, None
         place = TopicPartition(topic, PARTITION)
         low, high = consumer.get_watermark_offsets(place, METADATA_SECONDS)
-        if high <= low:
-            return None, None
-        consumer.assign([TopicPartition(topic, PARTITION, high - 1)])
-        found = consumer.poll(METADATA_SECONDS)
-        if found is None or found.error() is not None:
-            return None, None
-        headers = dict(found.headers() or [])
-        if SESSION not in headers or SEQUENCE not in headers:
-            return None, None
-        return headers[SESSION], int(headers[SEQUENCE])
+        # The last offset may be of a transaction's marker, or of a record that is no longer there.
+        span = 1
+        while low < high:
+            first = max(low, high - span)
+            position = _last_from(consumer, TopicPartition(topic, PARTITION, first))
+            if position is not None:
+                return position
+            if first == low or span >= LOOKED_BACK_MAX:
+                break
+            span *= 10
+        return None, None
     finally:
         consumer.close()
+
+
+def _last_from(consumer: Consumer, place: TopicPartition) -> tuple[bytes, int] | None:
+    """The last position in the records from there to the end of the log."""
+    consumer.assign([place])
+    last = None
+    until = time.monotonic() + METADATA_SECONDS
+    while time.monotonic() < until:
+        found = consumer.poll(POLL_SECONDS)
+        if found is None:
+            continue
+        error = found.error()
+        if error is not None and error.code() == KafkaError._PARTITION_EOF:
+            return last
+        if error is None:
+            headers = dict(found.headers() or [])
+            if SESSION in headers and SEQUENCE in headers:
+                last = headers[SESSION], int(headers[SEQUENCE])
+            until = time.monotonic() + METADATA_SECONDS
+    raise MillstreamError(
+        f"{place.topic}: the end of the topic cannot be read; the stream cannot be continued"
+    )
 
 
 class Inbound:
@@ -97,17 +135,19 @@ class Inbound:
         for each in (self._stream, self._answers):
             each.setblocking(False)
         self._stopping = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name=f"bridge-mold-{config.name}", daemon=True
-        )
+        self._lock = threading.Lock()
+        self._refused: list[Gap] = []  # what the cluster did not take
+        self._report_at = 0.0
+        self.loops = [Loop(f"mold {config.name}", self._run, self._stopping, counts)]
 
     def start(self) -> None:
-        self._thread.start()
+        for loop in self.loops:
+            loop.start()
 
     def stop(self) -> None:
         self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        for loop in self.loops:
+            loop.join()
         self._stream.close()
         self._answers.close()
 
@@ -119,6 +159,7 @@ class Inbound:
             now = time.monotonic()
             self._ask(now)
             self._write(self._ordered.expire(now))
+            self._report(now)
 
     def _drain(self, ready: socket.socket) -> None:
         for _ in range(PACKETS_PER_TURN):
@@ -135,14 +176,20 @@ class Inbound:
                 reason = str(bad)
                 self._counts.add("mold_bad_packets", stream=self._config.name, reason=reason)
                 continue
+            refused = self._ordered.refused
             self._write(self._ordered.take(packet, time.monotonic()))
+            if self._ordered.refused > refused:
+                reason = "implausible sequence"
+                self._counts.add("mold_bad_packets", stream=self._config.name, reason=reason)
 
     def _ask(self, now: float) -> None:
         for first, count in self._ordered.requests(now):
             self._counts.add("mold_requests", stream=self._config.name)
             if self._config.request is not None and self._ordered.session is not None:
                 request = encode_request(Request(self._ordered.session, first, count))
-                self._answers.sendto(request, parse_address(self._config.request))
+                # While the network is down, it is asked again until the gap is given up.
+                with contextlib.suppress(OSError):
+                    self._answers.sendto(request, parse_address(self._config.request))
 
     def _write(self, found: list[Message | Gap]) -> None:
         for one in found:
@@ -151,4 +198,39 @@ class Inbound:
                 self._counts.add("mold_lost", number, stream=self._config.name)
             elif not one.data:
                 continue  # an offset of our own outbound stream that has no record
-            self._sender.send(self._config.topic, record_of(one))
+            self._sender.send(self._config.topic, record_of(one), partial(self._done, one))
+
+    def _done(self, one: Message | Gap, written: Written) -> None:
+        """Called in the sender's thread, in most cases."""
+        if written.error is None:
+            return
+        if isinstance(one, Message):
+            self._counts.add("mold_lost", stream=self._config.name)
+            reason = f"not written: {written.error}"
+            one = Gap(one.session, one.sequence, one.sequence, reason)
+        with self._lock:
+            before = self._refused[-1] if self._refused else None
+            if (
+                before is not None
+                and before.session == one.session
+                and (one.first == before.last + 1 or len(self._refused) >= REFUSED_MAX)
+            ):
+                first, last = min(one.first, before.first), max(one.last, before.last)
+                self._refused[-1] = Gap(one.session, first, last, before.reason)
+            else:
+                self._refused.append(one)
+
+    def _report(self, now: float) -> None:
+        """Write what the cluster did not take as gaps, so that readers see it; again and again
+        while it takes nothing."""
+        if not self._refused or now < self._report_at or self._ordered.session is None:
+            return
+        self._report_at = now + REPORT_SECONDS
+        with self._lock:
+            gaps, self._refused = self._refused, []
+        assert self._ordered.expected is not None
+        position = self._ordered.session, self._ordered.expected - 1
+        for gap in gaps:
+            self._sender.send(
+                self._config.topic, record_of(gap, position), partial(self._done, gap)
+            )

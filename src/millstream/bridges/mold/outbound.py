@@ -9,13 +9,14 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, TopicPartition
 
 from millstream.bridges.config import MoldOutConfig
 from millstream.bridges.counts import Counts
+from millstream.bridges.loops import Loop
 from millstream.bridges.mold.packets import (
     MESSAGE_BYTES_MAX,
     BadPacket,
@@ -33,7 +34,8 @@ POLL_SECONDS = 0.1
 HEARTBEAT_SECONDS = 1.0
 ANSWER_SECONDS = 2.0
 ANSWERED_MAX = 1_000  # messages of one request
-FILLERS_MAX = 100_000
+ANSWER_BYTES_PER_SECOND = 4 * 1024 * 1024  # to one address
+FILLERS_MAX = 10_000  # of one hole
 
 
 class Outbound:
@@ -60,21 +62,21 @@ class Outbound:
             self._requests.settimeout(POLL_SECONDS)
             self.requests_address = "{}:{}".format(*self._requests.getsockname()[:2])
         self._stopping = threading.Event()
-        self._threads = [threading.Thread(target=self._publish, name="bridge-mold", daemon=True)]
+        self._budget = Budget()
+        self._sequence: int | None = None  # of the next message
+        name = f"mold {config.name}"
+        self.loops = [Loop(name, self._publish, self._stopping, counts)]
         if self._requests is not None:
-            self._threads.append(
-                threading.Thread(target=self._serve, name="bridge-mold-requests", daemon=True)
-            )
+            self.loops.append(Loop(f"{name} requests", self._serve, self._stopping, counts))
 
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        for loop in self.loops:
+            loop.start()
 
     def stop(self) -> None:
         self._stopping.set()
-        for thread in self._threads:
-            if thread.is_alive():
-                thread.join()
+        for loop in self.loops:
+            loop.join()
         self._out.close()
         if self._requests is not None:
             self._requests.close()
@@ -86,27 +88,35 @@ class Outbound:
         return consumer
 
     def _publish(self) -> None:
-        is_new = self._config.start == "latest"
-        consumer = self._consumer(OFFSET_END if is_new else OFFSET_BEGINNING)
-        sequence: int | None = None
-        heard = 0.0
-        while not self._stopping.is_set():
-            found = [
-                it for it in consumer.consume(RECORDS_PER_TURN, POLL_SECONDS) if not it.error()
-            ]
-            if found:
-                sequence = found[0].offset() + 1 if sequence is None else sequence
-                messages = with_fillers(sequence - 1, found)
-                self._send(sequence, messages, self._out, self._group)
-                sequence += len(messages)
-                heard = time.monotonic()
-            elif sequence is not None and time.monotonic() - heard >= HEARTBEAT_SECONDS:
-                heard = time.monotonic()
-                self._out.sendto(encode_packet(Packet(self._session, sequence)), self._group)
-        if sequence is not None:
-            end = encode_packet(Packet(self._session, sequence, (), True))
-            self._out.sendto(end, self._group)
-        consumer.close()
+        """Continues where it failed, if it did."""
+        first = OFFSET_END if self._config.start == "latest" else OFFSET_BEGINNING
+        consumer = self._consumer(first if self._sequence is None else self._sequence - 1)
+        try:
+            heard = 0.0
+            while not self._stopping.is_set():
+                found = [
+                    it for it in consumer.consume(RECORDS_PER_TURN, POLL_SECONDS) if not it.error()
+                ]
+                if found:
+                    self._send_records(found)
+                    heard = time.monotonic()
+                elif self._sequence is not None and time.monotonic() - heard >= HEARTBEAT_SECONDS:
+                    heard = time.monotonic()
+                    self._send_state(Packet(self._session, self._sequence))
+            if self._sequence is not None:
+                self._send_state(Packet(self._session, self._sequence, (), True))
+        finally:
+            consumer.close()
+
+    def _send_records(self, records: list[Any]) -> None:
+        if self._sequence is None:
+            self._sequence = records[0].offset() + 1
+        for offset, messages in runs(self._sequence - 1, records):
+            self._send(offset + 1, messages, self._out, self._group)
+            self._sequence = offset + 1 + len(messages)
+
+    def _send_state(self, packet: Packet) -> None:
+        self._out.sendto(encode_packet(packet), self._group)
 
     def _send(
         self, sequence: int, messages: list[bytes], to: socket.socket, address: tuple[str, int]
@@ -118,25 +128,33 @@ class Outbound:
     def _serve(self) -> None:
         """Answers requests from the log."""
         assert self._requests is not None
-        consumer: Any = None
-        while not self._stopping.is_set():
-            try:
-                data, address = self._requests.recvfrom(2048)
-                request = parse_request(data)
-            except TimeoutError:
-                continue
-            except (OSError, BadPacket):
-                self._counts.add("mold_bad_packets", stream=self._config.name, reason="no request")
-                continue
-            if request.session != self._session or not 0 < request.sequence < 2**63:
-                continue
-            consumer = consumer or self._consumer(OFFSET_END)
-            self._counts.add("mold_answers", stream=self._config.name)
-            count = min(max(request.count, 1), ANSWERED_MAX)
-            messages = self._read(consumer, request.sequence - 1, count)
-            self._send(request.sequence, messages, self._requests, address)
-        if consumer is not None:
+        consumer = self._consumer(OFFSET_END)
+        try:
+            while not self._stopping.is_set():
+                self._serve_one(consumer)
+        finally:
             consumer.close()
+
+    def _serve_one(self, consumer: Any) -> None:
+        assert self._requests is not None
+        try:
+            data, address = self._requests.recvfrom(2048)
+            request = parse_request(data)
+        except TimeoutError:
+            return
+        except (OSError, BadPacket):
+            self._counts.add("mold_bad_packets", stream=self._config.name, reason="no request")
+            return
+        if request.session != self._session or not 0 < request.sequence < 2**63:
+            return
+        if not self._budget.has_some(address[0], time.monotonic()):
+            self._counts.add("mold_bad_packets", stream=self._config.name, reason="too many")
+            return
+        count = min(max(request.count, 1), ANSWERED_MAX)
+        messages = self._read(consumer, request.sequence - 1, count)
+        self._budget.take(address[0], sum(map(len, messages)))
+        self._counts.add("mold_answers", stream=self._config.name)
+        self._send(request.sequence, messages, self._requests, address)
 
     def _read(self, consumer: Any, offset: int, count: int) -> list[bytes]:
         place = TopicPartition(self._config.topic, self._config.partition, offset)
@@ -146,21 +164,56 @@ class Outbound:
         while len(found) < count and time.monotonic() < until:
             records = [it for it in consumer.consume(count, POLL_SECONDS) if not it.error()]
             if records:
-                found += with_fillers(offset + len(found), records)
+                found += with_fillers(offset + len(found), records, count - len(found))
             elif found:
                 break
         return found[:count]
 
 
-def with_fillers(offset: int, records: list[Any]) -> list[bytes]:
+class Budget:
+    """Bytes of answers by address: senders of requests can be forged, and the answers are larger.
+    Time is passed in."""
+
+    def __init__(self, bytes_per_second: int = ANSWER_BYTES_PER_SECOND) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._left: dict[str, int] = {}
+        self._began = 0.0
+
+    def has_some(self, address: str, now: float) -> bool:
+        if now - self._began >= 1.0:
+            self._left.clear()
+            self._began = now
+        return self._left.get(address, self._bytes_per_second) > 0
+
+    def take(self, address: str, size: int) -> None:
+        self._left[address] = self._left.get(address, self._bytes_per_second) - size
+
+
+def with_fillers(offset: int, records: list[Any], count_max: int) -> list[bytes]:
     """The values of records from an offset on, with an empty one for each offset without a record.
     Values that do not fit into a message are empty, too."""
     found: list[bytes] = []
     for record in records:
         missing = record.offset() - offset - len(found)
-        if not 0 <= missing <= FILLERS_MAX:
+        if missing < 0 or len(found) >= count_max:
             break
-        found += [b""] * missing
-        value = record.value() or b""
-        found.append(value if len(value) <= MESSAGE_BYTES_MAX else b"")
+        found += [b""] * min(missing, count_max - len(found))
+        if len(found) < count_max:
+            value = record.value() or b""
+            found.append(value if len(value) <= MESSAGE_BYTES_MAX else b"")
     return found
+
+
+def runs(offset: int, records: list[Any]) -> Iterator[tuple[int, list[bytes]]]:
+    """The messages of records, with the offset of the first of each run. Behind a large hole, or
+    where the log was cut and goes on at an earlier offset, another run begins: receivers see a gap,
+    or messages that they know."""
+    begin = 0
+    expected = offset
+    for at, record in enumerate(records):
+        if not 0 <= record.offset() - expected <= FILLERS_MAX:
+            if at > begin:
+                yield offset, with_fillers(offset, records[begin:at], expected - offset)
+            begin, offset = at, record.offset()
+        expected = record.offset() + 1
+    yield offset, with_fillers(offset, records[begin:], expected - offset)

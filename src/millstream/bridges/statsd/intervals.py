@@ -116,12 +116,15 @@ def sample_record(sample: Sample, timestamp_ms: int) -> Outgoing:
     return record((sample.name, sample.type, sample.tags), values, timestamp_ms)
 
 
-def loss_record(name: str, dropped: int, from_ms: int, to_ms: int) -> Outgoing:
-    """What the kernel dropped, for readers of the topic."""
+def loss_record(name: str, dropped: int, from_ms: int, to_ms: int, refused: int = 0) -> Outgoing:
+    """For readers of the topic: packets that the kernel dropped, and records that the cluster did
+    not take."""
     body = {"bridge": name, "kernel_drops": dropped, "from": from_ms, "to": to_ms}
+    if refused:
+        body["records_refused"] = refused
     return Outgoing(
         value=json.dumps(body).encode(),
         key=b"millstream.bridge.loss",
-        headers=[("millstream-loss", str(dropped).encode())],
+        headers=[("millstream-loss", str(dropped + refused).encode())],
         timestamp_ms=to_ms,
     )

@@ -16,6 +16,8 @@ import time
 
 from millstream.bridges.config import StatsdConfig
 from millstream.bridges.counts import Counts
+from millstream.bridges.http.shapes import Written
+from millstream.bridges.loops import Loop
 from millstream.bridges.sending import Sender
 from millstream.bridges.statsd.intervals import Intervals, loss_record, sample_record
 from millstream.bridges.statsd.lines import BadLine, parse_line
@@ -47,25 +49,26 @@ class Receiver:
         self._counts = counts
         self._intervals = Intervals()
         self._dropped = 0
+        self._lock = threading.Lock()
+        self._unreported = [0, 0]  # packets the kernel dropped, records the cluster did not take
         self._stopping = threading.Event()
         self._socket = _bind(config)
         self.address = "{}:{}".format(*self._socket.getsockname()[:2])
-        self._thread = threading.Thread(
-            target=self._run, name=f"bridge-statsd-{config.name}", daemon=True
-        )
+        self.loops = [Loop(f"statsd {config.name}", self._run, self._stopping, counts)]
 
     def start(self) -> None:
         if kernel_drops(self._socket) is None:
             _log.warning(
                 "statsd %s: packets dropped by the kernel cannot be counted here", self._config.name
             )
-        self._thread.start()
+        for loop in self.loops:
+            loop.start()
 
     def stop(self) -> None:
         """Read what the socket has, and write the last interval."""
         self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        for loop in self.loops:
+            loop.join()
         self._socket.close()
 
     def _run(self) -> None:
@@ -118,7 +121,7 @@ class Receiver:
                 else:
                     record = sample_record(sample, 0)
                     for _ in range(times):
-                        self._sender.send(self._config.topic, record)
+                        self._sender.send(self._config.topic, record, self._done)
                 taken += times
         except BadLine as bad:
             self._counts.add("statsd_bad_lines", times, port=self._config.name, reason=str(bad))
@@ -132,9 +135,33 @@ class Receiver:
             lost = (dropped - self._dropped) % 2**32
             self._dropped = dropped
             self._counts.add("statsd_kernel_drops", lost, port=self._config.name)
-            records.append(loss_record(self._config.name, lost, from_ms, to_ms))
+            self._note_loss(lost, 0)
         for record in records:
-            self._sender.send(self._config.topic, record)
+            self._sender.send(self._config.topic, record, self._done)
+        self._report_loss(from_ms, to_ms)
+
+    def _done(self, written: Written) -> None:
+        if written.error is not None:
+            self._note_loss(0, 1)
+
+    def _note_loss(self, dropped: int, refused: int) -> None:
+        with self._lock:
+            self._unreported[0] += dropped
+            self._unreported[1] += refused
+
+    def _report_loss(self, from_ms: int, to_ms: int) -> None:
+        """Write what was lost; with the next interval if the cluster does not take that either."""
+        with self._lock:
+            (dropped, refused), self._unreported = self._unreported, [0, 0]
+        if not dropped and not refused:
+            return
+
+        def done(written: Written) -> None:
+            if written.error is not None:
+                self._note_loss(dropped, refused)
+
+        record = loss_record(self._config.name, dropped, from_ms, to_ms, refused)
+        self._sender.send(self._config.topic, record, done)
 
 
 def _bind(config: StatsdConfig) -> socket.socket:

@@ -20,6 +20,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _6TO4 = ipaddress.IPv6Network("2002::/16")
+_PUBLIC_6 = ipaddress.IPv6Network("2000::/3")  # what is assigned to the public internet
 _COMPATIBLE = ipaddress.IPv6Network("::/96")
 
 
@@ -57,10 +58,16 @@ def is_allowed(address: Address, allow: Iterable[Network]) -> bool:
     """Whether an address is public, or in one of the networks. An IPv4 address within an IPv6
     address counts as what it is."""
     inner = embedded(address)
-    networks = tuple(allow)
-    if any(it in network for it in (address, inner) for network in networks):
+    if is_listed(address, allow):
         return True
+    if isinstance(inner, ipaddress.IPv6Address) and inner not in _PUBLIC_6:
+        return False  # also forms of IPv4 addresses that are not known here
     return all(it.is_global and not it.is_multicast for it in (address, inner))
+
+
+def is_listed(address: Address, allow: Iterable[Network]) -> bool:
+    """Whether an address is in one of the networks."""
+    return any(it in network for network in allow for it in (address, embedded(address)))
 
 
 def embedded(address: Address) -> Address:

@@ -25,6 +25,7 @@ from confluent_kafka.admin import (
 
 from millstream.bridges.config import WebhookConfig
 from millstream.bridges.counts import Counts
+from millstream.bridges.loops import Loop
 from millstream.bridges.webhooks.attempts import (
     AGAIN_SECONDS,
     Answer,
@@ -40,6 +41,7 @@ LOCK_MS = 60_000
 BACKOFF_MS_MAX = 86_400_000
 POLL_SECONDS = 0.5
 SETTLE_SECONDS = 25.0  # of a lock, for the requests of the last record that is begun
+STOP_SECONDS_MAX = 90.0  # two requests, and what the broker takes to answer
 _log = logging.getLogger(__name__)
 
 Post = Callable[[WebhookConfig, bytes, dict[str, str]], Answer]
@@ -105,19 +107,18 @@ class Endpoint:
         self._circuit = Circuit()
         self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name=f"bridge-webhook-{config.name}", daemon=True
-        )
+        self.loops = [Loop(f"webhook {config.name}", self._run, self._stopping, counts)]
 
     def start(self) -> None:
         for name in prepare(self.config, self._client):
             _log.warning("webhook %s: the cluster refused %s", self.config.name, name)
-        self._thread.start()
+        for loop in self.loops:
+            loop.start()
 
     def stop(self) -> None:
         self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        for loop in self.loops:
+            loop.join(STOP_SECONDS_MAX)
 
     def _run(self) -> None:
         consumer = ShareConsumer(
@@ -150,6 +151,13 @@ class Endpoint:
             self._stopping.wait(POLL_SECONDS)
             return
         outcomes = list(pool.map(lambda it: self._deliver(it, until), messages))
+        try:
+            self._acknowledge(consumer, messages, outcomes)
+        except KafkaException as error:  # the records come again when their locks expire
+            _log.warning("webhook %s: %s", self.config.name, error.args[0].str())
+            self._stopping.wait(POLL_SECONDS)
+
+    def _acknowledge(self, consumer: Any, messages: list[Any], outcomes: list[Outcome]) -> None:
         for message, outcome in zip(messages, outcomes, strict=True):
             is_done = outcome is Outcome.ACCEPTED
             kind = AcknowledgeType.ACCEPT if is_done else AcknowledgeType.RELEASE
@@ -169,10 +177,16 @@ class Endpoint:
             message.value() or b"",
             tuple(message.headers() or ()),
         )
-        outcome = self._attempt(delivery, until)
-        if outcome is Outcome.FAILED and not self._stopping.wait(self._again_seconds):
+        try:
             outcome = self._attempt(delivery, until)
-        return outcome
+            if outcome is Outcome.FAILED and not self._stopping.wait(self._again_seconds):
+                outcome = self._attempt(delivery, until)
+            return outcome
+        except Exception:  # noqa: BLE001 - the record's fault: a dead letter at the end
+            _log.exception("webhook %s: %s cannot be sent", self.config.name, delivery.id)
+            failed = Outcome.FAILED
+            self._counts.add("webhook_attempts", webhook=self.config.name, outcome=failed.value)
+            return failed
 
     def _attempt(self, delivery: Delivery, until: float) -> Outcome:
         now = time.monotonic()
