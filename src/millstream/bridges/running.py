@@ -15,6 +15,8 @@ from millstream.metrics.threaded import MetricsThread
 if TYPE_CHECKING:
     from millstream.bridges.http.server import HttpServer
     from millstream.bridges.webhooks.endpoint import Endpoint
+    from millstream.bridges.zeromq.inbound import Inbound as ZeromqInbound
+    from millstream.bridges.zeromq.outbound import Outbound as ZeromqOutbound
 
 
 class Bridge:
@@ -26,6 +28,8 @@ class Bridge:
         self.http: HttpServer | None = None
         self.endpoints: list[Endpoint] = []
         self.receivers: list[Receiver] = []
+        self.zeromq_in: list[ZeromqInbound] = []
+        self.zeromq_out: list[ZeromqOutbound] = []
         self.metrics: MetricsThread | None = None
         with contextlib.ExitStack() as undo:
             self._open(undo)
@@ -47,6 +51,8 @@ class Bridge:
             self.receivers.append(receiver)
         if self.config.mold_in or self.config.mold_out:
             self._open_mold(undo, sender)
+        if self.config.zeromq_in or self.config.zeromq_out:
+            self._open_zeromq(undo, sender)
         if self.config.http is not None:
             from millstream.bridges.http.app import Gateway
             from millstream.bridges.http.server import HttpServer
@@ -77,9 +83,26 @@ class Bridge:
             undo.callback(stream.stop)
             stream.start()
 
+    def _open_zeromq(self, undo: contextlib.ExitStack, sender: Sender) -> None:
+        from millstream.bridges.zeromq.inbound import Inbound
+        from millstream.bridges.zeromq.outbound import Outbound
+
+        settings = self.config.client_settings
+        for into in self.config.zeromq_in:
+            inbound = Inbound(into, settings, sender, self.counts)
+            undo.callback(inbound.stop)
+            inbound.start()
+            self.zeromq_in.append(inbound)
+        for out in self.config.zeromq_out:
+            outbound = Outbound(out, settings, self.counts)
+            undo.callback(outbound.stop)
+            outbound.start()
+            self.zeromq_out.append(outbound)
+
     def problems(self) -> list[str]:
         """What keeps it from being ready."""
-        return [f"webhook {it.config.name} is gone (410)" for it in self.endpoints if it.is_gone]
+        gone = [f"webhook {it.config.name} is gone (410)" for it in self.endpoints if it.is_gone]
+        return gone + [it.problem for it in self.zeromq_in if it.problem is not None]
 
     @property
     def addresses(self) -> list[str]:
@@ -88,6 +111,8 @@ class Bridge:
         found += [f"statsd udp://{it.address}" for it in self.receivers]
         found += [f"mold udp://{it.listen}" for it in self.config.mold_in]
         found += [f"mold to udp://{it.to}" for it in self.config.mold_out]
+        found += [f"zeromq {it.config.type} {it.address}" for it in self.zeromq_in]
+        found += [f"zeromq {it.config.type} {it.address}" for it in self.zeromq_out]
         found += [f"webhook {it.config.name}" for it in self.endpoints]
         return found + ([self.metrics.url] if self.metrics is not None else [])
 
