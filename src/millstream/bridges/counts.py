@@ -28,7 +28,7 @@ HELP = {
     "mold_requests": "Requests for messages that are missing.",
     "mold_answers": "Requests that were answered from the log.",
     "mold_lost": "Messages that were given up; gap records have their numbers.",
-    "zeromq_messages": "Messages received.",
+    "zeromq_messages": "Messages received, with heartbeats.",
     "zeromq_unnumbered": "Messages of foreign senders: what was lost before them is unknown.",
     "zeromq_lost": "Messages that are not in the topic, by reason; gap records have their numbers.",
     "zeromq_late": "Messages that came behind a message with a higher number.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -155,6 +156,25 @@ def test_backlog_is_read_to_its_end(
     inbound.start()
     found = read_records(millstream, streams.topic, number)
     assert [it.value() for it in found] == [b"%d" % it for it in range(number)]
+
+
+def test_frame_that_is_too_large_is_a_gap(
+    streams: Streams, millstream: SharedBroker, context: Zmq
+) -> None:
+    """ZeroMQ disconnects its sender, which connects again."""
+    out = pushing(context, streams.start("pull", message_bytes_max=1_000))
+    out.send_multipart(numbered(0))
+    wait_for(lambda: streams.counts.of("zeromq_messages") == 1)
+    out.send_multipart(numbered(1, b"x" * 5_000))
+    following = count(2)
+
+    def is_seen() -> bool:
+        out.send_multipart(numbered(next(following)))
+        return streams.counts.of("zeromq_lost") > 0
+
+    wait_for(is_seen)
+    gap = json.loads(read_records(millstream, streams.topic, 2)[1].value())
+    assert gap["first"] == 1
 
 
 def test_numbers_continue_after_a_restart(
