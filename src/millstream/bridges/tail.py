@@ -19,7 +19,7 @@ def last_headers(
     settings: Mapping[str, Any], topic: str, partition: int, count: int
 ) -> list[dict[str, bytes]]:
     """The headers of the records at the last `count` offsets, in order. None without a topic.
-    Raises `MillstreamError` if the topic has no such partition."""
+    Raises `MillstreamError` if the topic has no such partition, or cannot be read."""
     consumer = Consumer(
         {
             "group.id": "millstream-bridge",  # nothing is committed
@@ -41,18 +41,19 @@ def last_headers(
         if high <= low:
             return []
         consumer.assign([TopicPartition(topic, partition, max(low, high - count))])
-        return _read(consumer)
+        return _read(consumer, topic)
     finally:
         consumer.close()
 
 
-def _read(consumer: Any) -> list[dict[str, bytes]]:
+def _read(consumer: Any, topic: str) -> list[dict[str, bytes]]:
     found: list[dict[str, bytes]] = []
     until = time.monotonic() + METADATA_SECONDS
     while time.monotonic() < until:
         for each in consumer.consume(RECORDS_PER_TURN, POLL_SECONDS):
             if each.error() is None:
                 found.append(dict(each.headers() or []))
+                until = time.monotonic() + METADATA_SECONDS
             elif each.error().code() == KafkaError._PARTITION_EOF:
                 return found
-    return found
+    raise MillstreamError(f"the end of topic {topic} cannot be read; the stream cannot continue")

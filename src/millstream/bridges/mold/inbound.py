@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from confluent_kafka import Consumer, TopicPartition
+
 from millstream.admin.outgoing import Outgoing
 from millstream.bridges.config import MoldInConfig
 from millstream.bridges.counts import Counts
@@ -22,12 +24,12 @@ from millstream.bridges.mold.gaps import Gap, Message, Ordered
 from millstream.bridges.mold.packets import BadPacket, Request, encode_request, parse_packet
 from millstream.bridges.mold.sockets import receiving
 from millstream.bridges.sending import Sender
-from millstream.bridges.tail import last_headers
 from millstream.metrics.threaded import parse_address
 
 PACKET_BYTES_MAX = 65_536
 PACKETS_PER_TURN = 256
 TURN_SECONDS = 0.005
+METADATA_SECONDS = 10.0
 PARTITION = 0
 SESSION, SEQUENCE, GAP_KEY = "mold-session", "mold-sequence", b"millstream.bridge.gap"
 
@@ -52,10 +54,24 @@ def record_of(found: Message | Gap) -> Outgoing:
 
 def last_position(settings: Mapping[str, Any], topic: str) -> tuple[bytes | None, int | None]:
     """Session and sequence of the last record in the topic."""
-    for headers in last_headers(settings, topic, PARTITION, 1):
-        if SESSION in headers and SEQUENCE in headers:
-            return headers[SESSION], int(headers[SEQUENCE])
-    return None, None
+    consumer = Consumer({"group.id": "millstream-bridge", "log_level": 0, **settings})
+    try:
+        if topic not in consumer.list_topics(timeout=METADATA_SECONDS).topics:
+            return None, None
+        place = TopicPartition(topic, PARTITION)
+        low, high = consumer.get_watermark_offsets(place, METADATA_SECONDS)
+        if high <= low:
+            return None, None
+        consumer.assign([TopicPartition(topic, PARTITION, high - 1)])
+        found = consumer.poll(METADATA_SECONDS)
+        if found is None or found.error() is not None:
+            return None, None
+        headers = dict(found.headers() or [])
+        if SESSION not in headers or SEQUENCE not in headers:
+            return None, None
+        return headers[SESSION], int(headers[SEQUENCE])
+    finally:
+        consumer.close()
 
 
 class Inbound:
