@@ -24,6 +24,8 @@ def test_file_becomes_a_bridge_and_shows_no_secret(tmp_path: Path, monkeypatch: 
         '[webhooks.billing]\ntopics = ["a"]\nurl = "https://b.example/x"\n'
         'secrets = [{ file = "key" }]\n'
         '[statsd.app]\nlisten = "127.0.0.1:8125"\ntopic = "metrics"\ninterval_seconds = 0\n'
+        '[zeromq.in.jobs]\ntype = "pull"\nbind = ["tcp://127.0.0.1:*"]\ntopic = "jobs"\n'
+        '[zeromq.out.jobs]\ntype = "pub"\nconnect = ["ipc://x"]\ntopic = "jobs"\n'
     )
     config = load_config(path, "two:9092")
     assert config.client_settings == {"bootstrap.servers": "two:9092"}
@@ -33,12 +35,15 @@ def test_file_becomes_a_bridge_and_shows_no_secret(tmp_path: Path, monkeypatch: 
     assert config.webhooks[0].group == "webhooks.billing"
     assert config.webhooks[0].keys == (b"secret" * 5,)
     assert config.statsd[0].interval_seconds == 0
+    assert (config.zeromq_in[0].bind, config.zeromq_in[0].connect) == (("tcp://127.0.0.1:*",), ())
+    assert config.zeromq_out[0].group == "zeromq.jobs"
     assert "secret" not in repr(config)
     assert "hush" not in repr(config)
 
 
 HTTP = {"listen": "127.0.0.1:0"}
 HOOK = {"topic": "t", "secrets": [SECRET]}
+PULL = {"type": "pull", "topic": "t", "bind": ["tcp://127.0.0.1:*"]}
 OUT = {"topics": ["t"], "url": "https://a.example/", "secrets": [SECRET]}
 
 
@@ -77,6 +82,15 @@ OUT = {"topics": ["t"], "url": "https://a.example/", "secrets": [SECRET]}
             {"mold": {"in": {"a": {"listen": "239.1.1.1:1", "topic": "t", "interface": "eth0"}}}},
             "interface must be",
         ),
+        ({"zeromq": {"inn": {}}}, r"\[zeromq\]: unknown name 'inn'"),
+        ({"zeromq": {"in": {"a": PULL | {"type": "push"}}}}, "must be one of sub, pull"),
+        ({"zeromq": {"in": {"a": {"type": "pull", "topic": "t"}}}}, "give bind or connect"),
+        ({"zeromq": {"in": {"a": PULL | {"bind": ["inproc://a"]}}}}, "no tcp://HOST:PORT and no"),
+        ({"zeromq": {"in": {"a": PULL | {"subscribe": ["x"]}}}}, 'subscribe is for type = "sub"'),
+        ({"zeromq": {"in": {"a": PULL | {"type": "sub", "shared": True}}}}, "shared is for"),
+        ({"zeromq": {"in": {"a": PULL | {"shared": 1}}}}, "shared must be true or false"),
+        ({"zeromq": {"in": {"a": PULL | {"hwm": 0}}}}, "hwm must be a number, 1 to"),
+        ({"zeromq": {"out": {"a": PULL}}}, "must be one of pub, push"),
     ],
 )
 def test_mistake_is_named(given: dict[str, Any], problem: str) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+import zmq
 
 from millstream.bridges.config import parse_config
 from millstream.bridges.running import Bridge
 from millstream.errors import MillstreamError
 from millstream.testing.pytest_plugin import SharedBroker
-from tests.bridges.conftest import bridge_to, request, wait_for
+from tests.bridges.conftest import PATIENCE_SECONDS, bridge_to, request, wait_for
 
 
 def test_bridge_shows_its_addresses_and_metrics(millstream: SharedBroker) -> None:
@@ -40,6 +43,34 @@ def test_failure_of_a_part_is_seen(millstream: SharedBroker) -> None:
         receiver._read_some = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
         wait_for(bridge.problems)
         assert bridge.problems() == ["statsd app: ZeroDivisionError: division by zero"]
+
+
+def test_zeromq_runs_in_both_directions_and_says_what_keeps_it(millstream: SharedBroker) -> None:
+    """The target is a topic that may not exist, so what came waits, and the bridge is not ready."""
+    source, bind = millstream.unique_topic(), ["tcp://127.0.0.1:*"]
+    with bridge_to(
+        millstream,
+        metrics="127.0.0.1:0",
+        zeromq={
+            "in": {"a": {"type": "pull", "bind": bind, "topic": ".."}},
+            "out": {source: {"type": "pub", "bind": bind, "topic": source}},
+        },
+    ) as bridge:
+        assert bridge.metrics is not None
+        shown = [it.rpartition(":")[0] for it in bridge.addresses]
+        assert shown[:2] == ["zeromq pull tcp://127.0.0.1", "zeromq pub tcp://127.0.0.1"]
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        out = context.socket(zmq.PUSH)
+        out.connect(bridge.zeromq_in[0].address)
+        out.send(b"hello")
+        until = time.monotonic() + PATIENCE_SECONDS
+        while not bridge.problems():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert bridge.problems()[0].startswith("zeromq a: ..: ")
+        address = bridge.metrics.url.removeprefix("http://").removesuffix("/metrics")
+        assert request(address, "GET", "/ready")[0] == 503
+        context.destroy(0)
 
 
 def test_part_that_cannot_start_stops_the_others(millstream: SharedBroker) -> None:

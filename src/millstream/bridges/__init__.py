@@ -7,6 +7,8 @@
     webhooks/       webhooks out: a share group for each endpoint
     statsd/         StatsD and DogStatsD over UDP
     mold/           MoldUDP64 over multicast, in both directions
+    zeromq/         ZeroMQ: PUB/SUB and PUSH/PULL, in both directions
+    tail.py         the end of a partition, where a stream has its position
     running.py      runs what the file declares
 
 They are Kafka clients, for Millstream and Apache Kafka. Modules of formats, signatures and

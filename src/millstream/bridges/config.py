@@ -38,6 +38,16 @@
     to = "239.1.1.2:26477"
     requests = "10.0.0.5:26479"             # where re-requests are answered
 
+    [zeromq.in.jobs]                        # ZeroMQ to a topic
+    type = "pull"                           # or "sub"
+    bind = ["tcp://10.0.0.5:5557"]          # or connect
+    topic = "jobs"
+
+    [zeromq.out.trades]                     # a topic to ZeroMQ
+    type = "pub"                            # or "push"
+    bind = ["tcp://10.0.0.5:5556"]
+    topic = "trades"
+
 An unknown name is an error that suggests the nearest.
 """
 
@@ -68,8 +78,9 @@ _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TOP = (
     "name", "broker", "client_config", "metrics", "http", "hooks", "webhooks", "statsd",
-    "mold",
+    "mold", "zeromq",
 )  # fmt: skip
+_TRANSPORT = re.compile(r"tcp://.+:([0-9]{1,5}|\*)|ipc://.+")
 
 
 @dataclass(frozen=True)
@@ -156,6 +167,40 @@ class MoldOutConfig:
 
 
 @dataclass(frozen=True)
+class ZeromqInConfig:
+    """A SUB or PULL socket whose messages go to a topic."""
+
+    name: str
+    type: str
+    topic: str
+    bind: tuple[str, ...] = ()
+    connect: tuple[str, ...] = ()
+    subscribe: tuple[str, ...] = ()
+    shared: bool = False
+    partition: int = 0
+    hwm: int = 1_000
+    message_bytes_max: int = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class ZeromqOutConfig:
+    """A PUB or PUSH socket that sends the records of a topic."""
+
+    name: str
+    type: str
+    topic: str
+    bind: tuple[str, ...] = ()
+    connect: tuple[str, ...] = ()
+    numbered: bool = True
+    start: str = "latest"
+    hwm: int = 1_000
+
+    @property
+    def group(self) -> str:
+        return f"zeromq.{self.name}"
+
+
+@dataclass(frozen=True)
 class BridgeConfig:
     """A file, checked."""
 
@@ -168,6 +213,8 @@ class BridgeConfig:
     statsd: tuple[StatsdConfig, ...] = ()
     mold_in: tuple[MoldInConfig, ...] = ()
     mold_out: tuple[MoldOutConfig, ...] = ()
+    zeromq_in: tuple[ZeromqInConfig, ...] = ()
+    zeromq_out: tuple[ZeromqOutConfig, ...] = ()
 
     @property
     def client_settings(self) -> dict[str, str]:
@@ -193,6 +240,8 @@ def parse_config(given: Mapping[str, Any], directory: Path = Path()) -> BridgeCo
         raise ConfigError(f"bridge: name is {name!r}; use letters, digits, '.', '_' and '-'")
     mold = _table(given.get("mold", {}), "[mold]")
     _refuse_unknown(mold, ("in", "out"), "[mold]")
+    zeromq = _table(given.get("zeromq", {}), "[zeromq]")
+    _refuse_unknown(zeromq, ("in", "out"), "[zeromq]")
     metrics = given.get("metrics")
     if metrics is not None:
         parse_address(_text(given, "metrics", "bridge"))
@@ -206,12 +255,17 @@ def parse_config(given: Mapping[str, Any], directory: Path = Path()) -> BridgeCo
         statsd=tuple(_statsd(*it) for it in _tables(given, "statsd")),
         mold_in=tuple(_mold_in(*it) for it in _tables(mold, "in", "mold.")),
         mold_out=tuple(_mold_out(*it) for it in _tables(mold, "out", "mold.")),
+        zeromq_in=tuple(_zeromq_in(*it) for it in _tables(zeromq, "in", "zeromq.")),
+        zeromq_out=tuple(_zeromq_out(*it) for it in _tables(zeromq, "out", "zeromq.")),
     )
-    parts = (found.webhooks, found.statsd, found.mold_in, found.mold_out)
+    parts = (
+        found.webhooks, found.statsd, found.mold_in, found.mold_out, found.zeromq_in,
+        found.zeromq_out,
+    )  # fmt: skip
     if found.http is None and not any(parts):
         raise ConfigError(
-            "bridge: nothing to do; give [http], [webhooks.NAME], [statsd.NAME], [mold.in.NAME] or "
-            "[mold.out.NAME]"
+            "bridge: nothing to do; give [http], [webhooks.NAME], [statsd.NAME], [mold.in.NAME], "
+            "[mold.out.NAME], [zeromq.in.NAME] or [zeromq.out.NAME]"
         )
     return found
 
@@ -354,6 +408,68 @@ def _mold_out(name: str, table: Mapping[str, Any]) -> MoldOutConfig:
         _one_of(table, "start", where, ("earliest", "latest"), "latest"),
         int(_number(table, "ttl", where, 1, 0, 255)),
     )
+
+
+def _zeromq_in(name: str, table: Mapping[str, Any]) -> ZeromqInConfig:
+    where = f"[zeromq.in.{name}]"
+    known = (
+        "type", "topic", "bind", "connect", "subscribe", "shared", "partition", "hwm",
+        "message_bytes_max",
+    )  # fmt: skip
+    _refuse_unknown(table, known, where)
+    found = ZeromqInConfig(
+        name,
+        _one_of(table, "type", where, ("sub", "pull"), ""),
+        _topic(table, where),
+        *_endpoints(table, where),
+        _texts(table, "subscribe", where),
+        _flag(table, "shared", where, default=False),
+        int(_number(table, "partition", where, 0, 0)),
+        _hwm(table, where),
+        int(_number(table, "message_bytes_max", where, 1024 * 1024, 1, 16 * 1024 * 1024)),
+    )
+    if found.type != "sub" and found.subscribe:
+        raise ConfigError(f'{where}: subscribe is for type = "sub"')
+    if found.type != "pull" and found.shared:
+        raise ConfigError(f'{where}: shared is for type = "pull"; each subscriber gets everything')
+    return found
+
+
+def _zeromq_out(name: str, table: Mapping[str, Any]) -> ZeromqOutConfig:
+    where = f"[zeromq.out.{name}]"
+    known = ("type", "topic", "bind", "connect", "numbered", "start", "hwm")
+    _refuse_unknown(table, known, where)
+    return ZeromqOutConfig(
+        name,
+        _one_of(table, "type", where, ("pub", "push"), ""),
+        _topic(table, where),
+        *_endpoints(table, where),
+        _flag(table, "numbered", where, default=True),
+        _one_of(table, "start", where, ("earliest", "latest"), "latest"),
+        _hwm(table, where),
+    )
+
+
+def _hwm(table: Mapping[str, Any], where: str) -> int:
+    """0 would be "without limit" for ZeroMQ, and is refused."""
+    return int(_number(table, "hwm", where, 1_000, 1, 1_000_000))
+
+
+def _endpoints(table: Mapping[str, Any], where: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    found = _texts(table, "bind", where), _texts(table, "connect", where)
+    if not any(found):
+        raise ConfigError(f'{where}: give bind or connect, as ["tcp://HOST:PORT"]')
+    for each in (*found[0], *found[1]):
+        if not _TRANSPORT.fullmatch(each):
+            raise ConfigError(f"{where}: {each!r} is no tcp://HOST:PORT and no ipc://PATH")
+    return found
+
+
+def _flag(table: Mapping[str, Any], name: str, where: str, *, default: bool) -> bool:
+    found = table.get(name, default)
+    if not isinstance(found, bool):
+        raise ConfigError(f"{where}: {name} must be true or false")
+    return found
 
 
 def _udp(table: Mapping[str, Any], name: str, where: str) -> str:

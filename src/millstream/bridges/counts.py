@@ -29,6 +29,12 @@ HELP = {
     "mold_answers": "Requests that were answered from the log.",
     "mold_lost": "Messages that were given up; gap records have their numbers.",
     "failures": "How often a part failed and began again.",
+    "zeromq_messages": "Messages received, with heartbeats.",
+    "zeromq_unnumbered": "Messages of foreign senders: what was lost before them is unknown.",
+    "zeromq_lost": "Messages that are not in the topic, by reason; gap records have their numbers.",
+    "zeromq_late": "Messages that came behind a message with a higher number.",
+    "zeromq_bad_messages": "Messages that could not become records, by reason.",
+    "zeromq_pauses": "How often a stream paused, because the cluster or a receiver was slower.",
     "statsd_kernel_drops": "Packets that the kernel dropped because the bridge was too slow.",
 }
 

@@ -16,6 +16,8 @@ from millstream.metrics.threaded import MetricsThread
 if TYPE_CHECKING:
     from millstream.bridges.http.server import HttpServer
     from millstream.bridges.webhooks.endpoint import Endpoint
+    from millstream.bridges.zeromq.inbound import Inbound as ZeromqInbound
+    from millstream.bridges.zeromq.outbound import Outbound as ZeromqOutbound
 
 
 class Bridge:
@@ -28,6 +30,8 @@ class Bridge:
         self.endpoints: list[Endpoint] = []
         self.receivers: list[Receiver] = []
         self.loops: list[Loop] = []
+        self.zeromq_in: list[ZeromqInbound] = []
+        self.zeromq_out: list[ZeromqOutbound] = []
         self.metrics: MetricsThread | None = None
         with contextlib.ExitStack() as undo:
             self._open(undo)
@@ -50,6 +54,8 @@ class Bridge:
             self.loops += receiver.loops
         if self.config.mold_in or self.config.mold_out:
             self._open_mold(undo, sender)
+        if self.config.zeromq_in or self.config.zeromq_out:
+            self._open_zeromq(undo, sender)
         if self.config.http is not None:
             from millstream.bridges.http.app import Gateway
             from millstream.bridges.http.server import HttpServer
@@ -82,10 +88,27 @@ class Bridge:
             stream.start()
             self.loops += stream.loops
 
+    def _open_zeromq(self, undo: contextlib.ExitStack, sender: Sender) -> None:
+        from millstream.bridges.zeromq.inbound import Inbound
+        from millstream.bridges.zeromq.outbound import Outbound
+
+        settings = self.config.client_settings
+        for into in self.config.zeromq_in:
+            inbound = Inbound(into, settings, sender, self.counts)
+            undo.callback(inbound.stop)
+            inbound.start()
+            self.zeromq_in.append(inbound)
+        for out in self.config.zeromq_out:
+            outbound = Outbound(out, settings, self.counts)
+            undo.callback(outbound.stop)
+            outbound.start()
+            self.zeromq_out.append(outbound)
+
     def problems(self) -> list[str]:
         """What keeps it from being ready."""
         gone = [f"webhook {it.config.name} is gone (410)" for it in self.endpoints if it.is_gone]
-        return gone + [it.problem for it in self.loops if it.problem is not None]
+        parts = (*self.loops, *self.zeromq_in)
+        return gone + [it.problem for it in parts if it.problem is not None]
 
     @property
     def addresses(self) -> list[str]:
@@ -94,6 +117,8 @@ class Bridge:
         found += [f"statsd udp://{it.address}" for it in self.receivers]
         found += [f"mold udp://{it.listen}" for it in self.config.mold_in]
         found += [f"mold to udp://{it.to}" for it in self.config.mold_out]
+        found += [f"zeromq {it.config.type} {it.address}" for it in self.zeromq_in]
+        found += [f"zeromq {it.config.type} {it.address}" for it in self.zeromq_out]
         found += [f"webhook {it.config.name}" for it in self.endpoints]
         return found + ([self.metrics.url] if self.metrics is not None else [])
 

@@ -1,4 +1,4 @@
-"""`millstream bridge`: HTTP, webhooks and StatsD to topics and back, until Ctrl-C."""
+"""`millstream bridge`: HTTP, webhooks, UDP and ZeroMQ to topics and back, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millstream.cli.options import BOOTSTRAP_VARIABLE
 from millstream.cli.output import note
 
 app = typer.Typer(
-    help="Bridge HTTP, webhooks and StatsD to topics and back, until Ctrl-C.",
+    help="Bridge HTTP, webhooks, UDP and ZeroMQ to topics and back, until Ctrl-C.",
     rich_markup_mode="rich",
     add_completion=False,
 )
@@ -37,7 +37,7 @@ def bridge(
         bool, typer.Option("--check", help="Check the file, print what it declares, and exit.")
     ] = False,
 ) -> None:
-    """Bridge HTTP, webhooks and StatsD to topics and back, until Ctrl-C.
+    """Bridge HTTP, webhooks, UDP and ZeroMQ to topics and back, until Ctrl-C.
 
     Works with Millstream and Apache Kafka. What comes in is acknowledged to its sender when it is
     durable. Webhooks go out as a share group: signed, repeated until the endpoint takes them, and

@@ -48,7 +48,7 @@ COMMANDS = {
         "Keep a database, index, cache or warehouse in step with topics, until Ctrl-C.", RUN
     ),
     "bridge": CommandGroup(
-        "Bridge HTTP, webhooks and StatsD to topics and back, until Ctrl-C.", RUN
+        "Bridge HTTP, webhooks, UDP and ZeroMQ to topics and back, until Ctrl-C.", RUN
     ),
     "views": CommandGroup("Serve the maintained views of pipelines over HTTP.", RUN),
     "cert": CommandGroup("Make certificates to try TLS on one machine.", RUN),
