@@ -1,7 +1,7 @@
 """Whole numbers in text that others wrote.
 
 `str.isdigit` is also true of `²`, which `int` refuses, as it refuses more than 4,300 digits: a
-header with such a text would stop whoever reads it.
+header with such a text would stop every reader of the letter.
 """
 
 from __future__ import annotations
