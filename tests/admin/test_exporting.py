@@ -6,20 +6,24 @@ import base64
 import csv
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from millstream.admin import exporting
 from millstream.admin.exporting import (
     ExportFailed,
     csv_lines,
+    json_line,
     json_lines,
     moment,
     parquet,
     safe_cell,
 )
-from millstream.admin.outgoing import ENCODERS, Outgoing, parse_envelope
+from millstream.admin.outgoing import ENCODERS, BadRecord, Outgoing, parse_envelope
 from millstream.admin.reading import Header, ReadRecord, State
 
 
@@ -60,6 +64,26 @@ def test_json_lines_are_envelopes_that_can_be_produced() -> None:
     assert (again.key, again.value) == (b"ada", '{"a": "ü"}'.encode())
     assert again.headers == [("h", b"1"), ("n", None)]
     assert again.timestamp_ms == 1_763_415_243_123
+
+
+@given(
+    st.none() | st.binary(max_size=9),
+    st.none() | st.binary(max_size=9),
+    st.lists(st.tuples(st.binary(max_size=4), st.none() | st.binary(max_size=4)), max_size=3),
+)
+def test_json_lines_come_back_as_they_were(
+    key: bytes | None, value: bytes | None, headers: list[tuple[bytes, bytes | None]]
+) -> None:
+    named = [(name.decode("utf-8", "surrogateescape"), it) for name, it in headers]
+    line = json_line("t", record(0, key, value, *named)).decode()
+    again = parse_envelope(line, Outgoing(None), ENCODERS["text"])
+    assert (again.key, again.value, again.headers) == (key, value, named)
+
+
+def test_records_that_were_not_committed_do_not_come_back() -> None:
+    line = json_line("t", replace(record(0, b"k", b"v"), state=State.ABORTED)).decode()
+    with pytest.raises(BadRecord, match="not committed, its state is aborted"):
+        parse_envelope(line, Outgoing(None), ENCODERS["text"])
 
 
 def test_csv_has_no_formulas() -> None:

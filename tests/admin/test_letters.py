@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Message
 
 from millstream.admin.errors import InvalidArgument
-from millstream.admin.letters import Filter, Letter, Origin, unique
+from millstream.admin.letters import Filter, Letter, Origin, Position, unique
 
 DEFAULTS = {"topic": "orders", "partition": "1", "offset": "17", "group": "billing"}
 
@@ -81,6 +81,17 @@ def test_filter_takes_letters_that_fulfil_all_conditions(condition: Filter, matc
 def test_filter_refuses_a_partition_that_is_no_number() -> None:
     with pytest.raises(InvalidArgument, match="TOPIC:PARTITION"):
         Filter(source="orders:x").matcher()
+
+
+@pytest.mark.parametrize("text", ["²", "9" * 5_000, "-1", ""])
+def test_numbers_in_headers_that_are_none_stop_nothing(text: str) -> None:
+    found = letter(partition=text, delivery_count=text, timestamp=text)
+    assert (found.origin, found.delivery_count, found.failed_ms) == (None, None, None)
+    headers = [("__dlq.replay.count", text.encode()), ("__dlq.replay.of", f"t/0:{text}".encode())]
+    again = Letter.of_message(Message(topic="t", headers=headers))
+    assert (again.replay_count, again.replay_of) == (0, None)
+    with pytest.raises(InvalidArgument, match="PARTITION:OFFSET"):
+        Position.parse(f"0:{text}")
 
 
 def test_unique_keeps_the_first_letter_about_a_failure() -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.admin.replay import MEMORY_TEXT_MAX, PartitionMemory
+from millstream.admin.errors import OperationFailed
+from millstream.admin.letters import Letter
+from millstream.admin.replay import MEMORY_TEXT_MAX, ORIGINS_MAX, Memory, PartitionMemory, outgoing
 
 
 def after(*steps: tuple[int, bool], memory: PartitionMemory | None = None) -> PartitionMemory:
@@ -41,6 +47,58 @@ def test_memory_keeps_what_lies_beyond_where_a_replay_has_come_to() -> None:
 def test_memory_of_ten_thousand_letters_in_turn_fits() -> None:
     memory = after(*((offset, offset % 2 == 1) for offset in range(10_000)))
     assert len(memory.encode()[1]) < MEMORY_TEXT_MAX
+
+
+@pytest.mark.parametrize(("offset", "start"), [(10_000_000, 0), (5 * 10**12, 5 * 10**12 - 9)])
+def test_one_letter_far_behind_the_first_is_remembered(offset: int, start: int) -> None:
+    memory = PartitionMemory()
+    memory.mark(offset, start)
+    base, metadata = memory.encode()
+    assert (base, len(metadata) <= MEMORY_TEXT_MAX) == (start, True)
+    again = PartitionMemory.decode(base, metadata)
+    assert [again.contains(it) for it in (offset - 1, offset, offset + 1)] == [False, True, False]
+    assert len(again.done._blocks) == 1  # not a bit for each offset before it
+
+
+def test_letters_too_far_apart_are_refused() -> None:
+    memory = PartitionMemory()
+    memory.mark(10**12, 0)
+    with pytest.raises(OperationFailed, match="too scattered"):
+        memory.encode()
+
+
+def test_letters_replayed_in_turn_take_no_memory() -> None:
+    memory = after(*((offset, True) for offset in range(10_000)))
+    assert memory.contains(9_999)
+    assert not memory.done._blocks
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    ["no base64", "AAAA", base64.b64encode(zlib.compress(bytes(100 * 1024 * 1024))).decode()],
+)
+def test_metadata_that_no_replay_has_written_are_refused(metadata: str) -> None:
+    with pytest.raises(OperationFailed, match="not committed by a replay"):
+        PartitionMemory.decode(0, metadata)
+
+
+def letter(offset: int, *headers: tuple[str, bytes]) -> Letter:
+    names = {"topic": "t", "partition": "0", "offset": str(offset), "group": "g"}
+    errors = [(f"__dlq.errors.{name}", it.encode()) for name, it in names.items()]
+    return Letter("dlq", 0, offset, 0, None, b"v", (*errors, *headers))
+
+
+def test_failures_that_are_remembered_are_limited() -> None:
+    memory = Memory()
+    for offset in range(ORIGINS_MAX + 1):
+        memory.remember(letter(offset))
+    assert [memory.is_duplicate(letter(it)) for it in (0, 1, ORIGINS_MAX)] == [False, True, True]
+
+
+@pytest.mark.parametrize("count", ["²".encode(), b"9" * 5_000])
+def test_replay_count_that_is_no_number_is_none(count: bytes) -> None:
+    sent = outgoing(letter(1, ("__dlq.replay.count", count)), None)
+    assert ("__dlq.replay.count", b"1") in sent.headers
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), max_size=200), st.integers(0, 200))

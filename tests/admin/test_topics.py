@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 
 from millstream.admin.cluster_state import TopicState, cluster_state
+from millstream.admin.errors import OperationFailed
 from millstream.admin.settings import Resource, settings_of
-from millstream.admin.topics import add_partitions, create_topic, delete_topic
+from millstream.admin.topics import (
+    add_partitions,
+    check_same_topic,
+    create_topic,
+    current_id,
+    delete_topic,
+)
 from millstream.client.cluster import Cluster
 from millstream.errors import ApiError, ErrorCode
 
@@ -58,6 +65,21 @@ def test_deleted_topic_comes_back_as_another_one(cluster: Cluster, name: str) ->
     assert after is not None
     assert (before.id != after.id, len(after.partitions)) == (True, 1)
     assert not [it for it in settings_of(cluster, Resource.TOPIC, name) if it.is_own]
+
+
+def test_topic_of_the_same_name_is_not_deleted_instead(cluster: Cluster, name: str) -> None:
+    create_topic(cluster, name)
+    before = current_id(cluster, name)
+    delete_topic(cluster, name, before)
+    assert current_id(cluster, name) is None
+    create_topic(cluster, name)
+    with pytest.raises(OperationFailed, match="was deleted meanwhile"):
+        delete_topic(cluster, name, before)
+    with pytest.raises(OperationFailed, match="was deleted meanwhile"):
+        check_same_topic(cluster, name, before)
+    after = current_id(cluster, name)
+    assert after is not None
+    check_same_topic(cluster, name, after)
 
 
 @pytest.mark.parametrize(

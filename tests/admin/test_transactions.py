@@ -9,6 +9,7 @@ from millstream.admin.errors import InvalidArgument, NotFound, OperationFailed
 from millstream.admin.transactions import (
     abort_in_partition,
     abort_transaction,
+    check_hangs,
     describe_transaction,
     describe_transactions,
     find_hanging,
@@ -74,6 +75,8 @@ def test_transaction_is_aborted_in_one_partition(
 ) -> None:
     with pytest.raises(OperationFailed, match="open ones begin at 1"):
         find_open(cluster, name, 1, 0)
+    with pytest.raises(OperationFailed, match=f"its transactional id, '{name}'"):
+        check_hangs(cluster, find_open(cluster, name, 1, 1), silent_ms_min=0)
     abort_in_partition(cluster, find_open(cluster, name, 1, 1))
     assert open_transactions(cluster, [(name, 1)]) == []
     with pytest.raises(OperationFailed, match="none is open there"):

@@ -1,7 +1,8 @@
 """Records as files: JSON lines, CSV and Parquet.
 
 A line of JSON is an object as `millstream consume --json` prints it, so that `millstream produce
---envelope` reads it. Keys and values that are no UTF-8 are also there in base64.
+--envelope` reads it. Keys, values and headers that are no UTF-8 are also there in base64, which is
+what is read then.
 
 Spreadsheets run a cell of CSV that begins with `=`, `+`, `-` or `@` as a formula: such cells get an
 apostrophe in front. Control characters are replaced by symbols.
@@ -19,12 +20,12 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import IO, Any
 
-from millstream.admin.reading import ReadRecord
+from millstream.admin.reading import Header, ReadRecord
 from millstream.admin.values import decode_text, visible
 from millstream.errors import MillstreamError
 
@@ -56,6 +57,7 @@ def json_line(topic: str, record: ReadRecord) -> bytes:
             [_name(it.name), None if it.value is None else decode_text(it.value)]
             for it in record.headers
         ],
+        **_packed_headers(record.headers),
     }
     return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
 
@@ -63,10 +65,29 @@ def json_line(topic: str, record: ReadRecord) -> bytes:
 def _text(name: str, data: bytes | None) -> dict[str, str | None]:
     if data is None:
         return {name: None}
-    try:
+    if _is_text(data):
         return {name: data.decode()}
+    return {name: decode_text(data), f"{name}_base64": _packed(data)}
+
+
+def _packed_headers(headers: Sequence[Header]) -> dict[str, list[list[str | None]]]:
+    """All of them in base64, names too, if the text of one is not all of it."""
+    pairs = [(it.name.encode("utf-8", "surrogateescape"), it.value) for it in headers]
+    if all(_is_text(name) and _is_text(value or b"") for name, value in pairs):
+        return {}
+    return {"headers_base64": [[_packed(name), _packed(value)] for name, value in pairs]}
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
     except UnicodeDecodeError:
-        return {name: decode_text(data), f"{name}_base64": base64.b64encode(data).decode()}
+        return False
+    return True
+
+
+def _packed(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
 
 
 def _name(name: str) -> str:
@@ -178,17 +199,14 @@ def _write_parquet(topic: str, records: Iterable[ReadRecord], file: IO[bytes]) -
 
 
 def _parquet_line(topic: str, record: ReadRecord) -> bytes:
-    def packed(data: bytes | None) -> str | None:
-        return None if data is None else base64.b64encode(data).decode()
-
     row = [
         topic,
         record.partition,
         record.offset,
         record.timestamp_ms,
         record.state.value,
-        packed(record.key),
-        packed(record.value),
-        [[_name(it.name), packed(it.value)] for it in record.headers],
+        _packed(record.key),
+        _packed(record.value),
+        [[_name(it.name), _packed(it.value)] for it in record.headers],
     ]
     return json.dumps(row).encode() + b"\n"

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from millstream.admin.errors import InvalidArgument, NotFound
 from millstream.admin.moments import parse_moment_ms
+from millstream.admin.numbers import decimal
 from millstream.admin.offsets import (
     end_offsets,
     known_topics,
@@ -61,10 +62,10 @@ class Position(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Position:
         """Of `PARTITION:OFFSET`; raises `InvalidArgument`."""
-        partition, colon, offset = text.partition(":")
-        if not colon or not partition.isdigit() or not offset.isdigit():
-            raise InvalidArgument(f"{text!r} is not a letter; write PARTITION:OFFSET")
-        return cls(int(partition), int(offset))
+        partition, offset = map(decimal, (text.partition(":")[0], text.partition(":")[2]))
+        if partition is None or offset is None:
+            raise InvalidArgument(f"{text[:80]!r} is not a letter; write PARTITION:OFFSET")
+        return cls(partition, offset)
 
     def __str__(self) -> str:
         return f"{self.partition}:{self.offset}"
@@ -125,17 +126,16 @@ class Letter:
     @property
     def failed_ms(self) -> int | None:
         """The timestamp of the failed record; not available from Apache Kafka."""
-        time_ms = self.error("timestamp") or ""
-        return int(time_ms) if time_ms.isdigit() else None
+        return decimal(self.error("timestamp"))
 
     @cached_property
     def origin(self) -> Origin | None:
         """The origin of the record; None if it is not a dead letter."""
         topic, group = self.error("topic"), self.error("group")
-        partition, offset = self.error("partition") or "", self.error("offset") or ""
-        if topic is None or not partition.isdigit() or not offset.isdigit():
+        partition, offset = decimal(self.error("partition")), decimal(self.error("offset"))
+        if topic is None or partition is None or offset is None:
             return None
-        return Origin(topic, int(partition), int(offset), group or "")
+        return Origin(topic, partition, offset, group or "")
 
     @property
     def source(self) -> str:
@@ -158,13 +158,11 @@ class Letter:
 
     @property
     def delivery_count(self) -> int | None:
-        count = self.error("delivery.count") or ""
-        return int(count) if count.isdigit() else None
+        return decimal(self.error("delivery.count"))
 
     @property
     def replay_count(self) -> int:
-        count = self.headers.get(REPLAY_COUNT, "")
-        return int(count) if count.isdigit() else 0
+        return decimal(self.headers.get(REPLAY_COUNT)) or 0
 
     @property
     def replay_of(self) -> Position | None:
@@ -207,8 +205,9 @@ class Filter:
         now = datetime.now().astimezone()
         since_ms = 0 if self.since is None else parse_moment_ms(self.since, now)
         until_ms = 2**63 if self.until is None else parse_moment_ms(self.until, now)
-        topic, colon, index = (self.source or "").partition(":")
-        if colon and not index.isdigit():
+        topic, colon, text = (self.source or "").partition(":")
+        index = decimal(text)
+        if colon and index is None:
             raise InvalidArgument(f"--source {self.source!r}: write TOPIC or TOPIC:PARTITION")
 
         def matches(letter: Letter) -> bool:
@@ -216,7 +215,7 @@ class Filter:
                 self.group in (None, letter.group)
                 and self.reason in (None, letter.reason)
                 and topic in ("", letter.source)
-                and (not colon or (letter.origin or (0, -1))[1] == int(index))
+                and (not colon or (letter.origin or (0, -1))[1] == index)
                 and since_ms <= letter.written_ms < until_ms
             )
 

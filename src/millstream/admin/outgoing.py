@@ -28,6 +28,7 @@ BATCH_BYTES_MAX = 256 * 1024
 RECORD_OVERHEAD_BYTES = 64
 ANY_PARTITION = -1
 SHOWN_CHARACTERS = 80
+NOT_COMMITTED = ("aborted", "open")  # states of records in an export
 
 Encoder = Callable[[str], bytes]
 
@@ -92,29 +93,46 @@ def parse_line(
 
 
 def parse_envelope(line: str, default: Outgoing, encode: Encoder) -> Outgoing:
-    """A JSON object with `value` and optionally `key`, `headers`, `partition`, `timestamp_ms`."""
+    """A JSON object with `value` and optionally `key`, `headers`, `timestamp_ms`, as in an export:
+    `value_base64`, `key_base64` and `headers_base64` have bytes that are no text, and records that
+    were not committed are refused."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise BadRecord(f"{_short(line)} is not JSON: {error}") from None
     if not isinstance(record, dict) or "value" not in record:
         raise BadRecord(f'{_short(line)} is not a record; write {{"key": ..., "value": ...}}')
+    if record.get("state") in NOT_COMMITTED and "offset" in record:
+        raise BadRecord(
+            f"{_short(line)} was not committed, its state is {record['state']}; leave the line "
+            "out, or export committed records only"
+        )
     value, key = record["value"], record.get("key")
+    text = value if isinstance(value, str) else json.dumps(value)
+    packed, packed_key = (_unpacked(record.get(f"{it}_base64"), line) for it in ("value", "key"))
     return Outgoing(
-        value=None
-        if value is None
-        else encode(value if isinstance(value, str) else json.dumps(value)),
-        key=default.key if key is None else envelope_bytes(key),
-        headers=[*default.headers, *_envelope_headers(record.get("headers"), line)],
+        value=packed if packed is not None else None if value is None else encode(text),
+        key=packed_key or envelope_bytes(key) if key is not None else default.key,
+        headers=[*default.headers, *_envelope_headers(record, line)],
         # A partition of the topic it was read from means nothing here: only the default counts.
         partition=default.partition,
         timestamp_ms=_timestamp(record.get("timestamp_ms"), line),
     )
 
 
-def _envelope_headers(given: Any, line: str) -> list[tuple[str, bytes | None]]:
+def _unpacked(given: Any, line: str) -> bytes | None:
     try:
-        return [(str(name), envelope_bytes(text)) for name, text in given or []]
+        return None if given is None else base64.b64decode(given, validate=True)
+    except (TypeError, ValueError):
+        raise BadRecord(f"{_short(line)} has bytes that are not base64") from None
+
+
+def _envelope_headers(record: dict[str, Any], line: str) -> list[tuple[str, bytes | None]]:
+    try:
+        if (packed := record.get("headers_base64")) is not None:
+            pairs = [(_unpacked(name, line), _unpacked(it, line)) for name, it in packed]
+            return [((name or b"").decode("utf-8", "surrogateescape"), it) for name, it in pairs]
+        return [(str(name), envelope_bytes(text)) for name, text in record.get("headers") or []]
     except (TypeError, ValueError):
         raise BadRecord(f'headers of {_short(line)} are not pairs: [["name", "value"]]') from None
 

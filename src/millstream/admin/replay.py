@@ -18,6 +18,7 @@ the replay: with its old one retention might delete it at once.
 from __future__ import annotations
 
 import base64
+import binascii
 import contextlib
 import time
 import zlib
@@ -38,6 +39,8 @@ from millstream.admin.letters import (
     read_letters,
     unlimited_reader,
 )
+from millstream.admin.numbers import decimal
+from millstream.admin.offsets import start_offsets
 from millstream.admin.outgoing import (
     ANY_PARTITION,
     Outgoing,
@@ -45,7 +48,7 @@ from millstream.admin.outgoing import (
     choose_partitions,
     encode_outgoing,
 )
-from millstream.admin.reading import ReadRecord, State
+from millstream.admin.reading import Reader, ReadRecord, State
 from millstream.admin.reset import partition_count
 from millstream.client.cluster import Cluster
 from millstream.client.producing import RawProducer
@@ -55,8 +58,51 @@ from millstream.partitions import TopicPartition
 
 MEMORY_GROUP = "millstream-dlq-replay"
 MEMORY_TEXT_MAX = 4000  # offset.metadata.max.bytes is 4096 by default
+MAP_BYTES_MAX = 4 * 1024 * 1024  # of bits, more than that text can have when it is unpacked
+BLOCK_BITS = 4096
+ORIGINS_MAX = 200_000  # that are remembered to find duplicates, about 60 MB
 CHUNK_RECORDS = 1000
 TRANSACTION_TIMEOUT_MS = 60_000
+
+
+class OffsetSet:
+    """A set of offsets, one bit each, in blocks: few of them may lie far apart."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, int] = {}
+
+    def __contains__(self, offset: int) -> bool:
+        block, bit = divmod(offset, BLOCK_BITS)
+        return bool(self._blocks.get(block, 0) >> bit & 1)
+
+    def add(self, offset: int) -> None:
+        block, bit = divmod(offset, BLOCK_BITS)
+        self._blocks[block] = self._blocks.get(block, 0) | 1 << bit
+
+    def bits(self, base: int) -> bytes | None:
+        """A bit for each offset from `base` on; None if there are too many to be kept."""
+        first = base // BLOCK_BITS
+        last = max(self._blocks, default=first)
+        size = BLOCK_BITS // 8
+        if (last - first + 1) * size > MAP_BYTES_MAX:
+            return None
+        packed = bytearray(max(0, last - first + 1) * size)
+        for block, bits in self._blocks.items():
+            if block >= first:
+                at = (block - first) * size
+                packed[at : at + size] = bits.to_bytes(size, "little")
+        found = int.from_bytes(packed, "little") >> base % BLOCK_BITS
+        return found.to_bytes((found.bit_length() + 7) // 8, "little")
+
+    @classmethod
+    def of_bits(cls, base: int, bits: bytes) -> OffsetSet:
+        found, size = cls(), BLOCK_BITS // 8
+        shifted = int.from_bytes(bits, "little") << base % BLOCK_BITS
+        packed = shifted.to_bytes((shifted.bit_length() + 7) // 8, "little")
+        for at in range(0, len(packed), size):
+            if block := int.from_bytes(packed[at : at + size], "little"):
+                found._blocks[base // BLOCK_BITS + at // size] = block
+        return found
 
 
 @dataclass
@@ -64,53 +110,72 @@ class PartitionMemory:
     """The replayed letters of one partition, learned while they are read in order."""
 
     done_below: int = 0  # as committed: all letters below were replayed
-    done: set[int] = field(default_factory=set)
+    done: OffsetSet = field(default_factory=OffsetSet)
     first_open: int | None = None  # the first letter met that was not replayed
     position: int = 0  # behind the last letter met
+    start: int = 0  # of the log, if it is known: there are no letters below
 
     def contains(self, offset: int) -> bool:
-        return offset < self.done_below or offset in self.done
+        is_behind_all_met = self.first_open is None and offset < self.position
+        return offset < self.done_below or is_behind_all_met or offset in self.done
 
     def meet(self, offset: int, *, replayed: bool) -> None:
         """Record this letter as replayed or not, in reading order."""
         self.position = offset + 1
-        if replayed:
+        if not replayed:
+            self.first_open = offset if self.first_open is None else self.first_open
+        elif self.first_open is not None:  # else the position says it
             self.done.add(offset)
-        elif self.first_open is None:
-            self.first_open = offset
 
-    def mark(self, offset: int) -> None:
-        """Record this letter as replayed, without having met those before it."""
+    def mark(self, offset: int, start: int) -> None:
+        """Record this letter as replayed, without having met those before it since the start of
+        the log."""
+        self.start = start
         self.done.add(offset)
 
+    @property
+    def base(self) -> int:
+        """The first letter that was not replayed, as far as it is known."""
+        met = self.first_open if self.first_open is not None else self.position
+        return max(met, self.done_below, self.start)
+
     def encode(self) -> tuple[int, str]:
-        """The offset to commit and its metadata."""
-        base = self.first_open if self.first_open is not None else self.position
-        base = max(base, self.done_below)
-        bits = 0
-        for offset in self.done:
-            if offset >= base:
-                bits |= 1 << (offset - base)
-        if not bits:
-            return base, ""
-        packed = zlib.compress(bits.to_bytes((bits.bit_length() + 7) // 8, "little"), 9)
-        return base, base64.b64encode(packed).decode()
+        """The offset to commit and its metadata. Raises `OperationFailed` if that does not fit."""
+        bits = self.done.bits(self.base)
+        if bits == b"":
+            return self.base, ""
+        text = "" if bits is None else base64.b64encode(zlib.compress(bits, 9)).decode()
+        if not 0 < len(text) <= MEMORY_TEXT_MAX:
+            raise OperationFailed(
+                "the replayed letters are too scattered to be remembered; replay all from offset "
+                f"{self.base} on, or purge older ones first"
+            )
+        return self.base, text
 
     @classmethod
     def decode(cls, base: int, metadata: str) -> PartitionMemory:
+        """Raises `OperationFailed` for metadata that no replay has written."""
         if not metadata:
             return cls(base)
-        bits = int.from_bytes(zlib.decompress(base64.b64decode(metadata)), "little")
-        ones = (index for index in range(bits.bit_length()) if bits >> index & 1)
-        return cls(base, {base + index for index in ones})
+        unpacker = zlib.decompressobj()
+        try:
+            bits = unpacker.decompress(base64.b64decode(metadata, validate=True), MAP_BYTES_MAX)
+        except (ValueError, binascii.Error, zlib.error):
+            bits = b""
+        if not bits or not unpacker.eof:
+            raise OperationFailed(
+                f"the offsets of the group {MEMORY_GROUP} were not committed by a replay: "
+                "delete the group's offsets of this topic to start again"
+            )
+        return cls(base, OffsetSet.of_bits(base, bits))
 
 
 class Memory:
-    """The replayed letters of a dead-letter topic."""
+    """The replayed letters of a dead-letter topic, and the last failures among them."""
 
     def __init__(self, partitions: dict[TopicPartition, PartitionMemory] | None = None) -> None:
         self._partitions = partitions or {}
-        self._replayed: set[Origin] = set()
+        self._replayed: dict[Origin, None] = {}  # the oldest first
 
     @classmethod
     def load(cls, cluster: Cluster, topic: str) -> Memory:
@@ -132,28 +197,30 @@ class Memory:
     def meet(self, letter: Letter, *, replayed: bool) -> None:
         """Record this letter as replayed or not, in reading order."""
         self._of(letter).meet(letter.offset, replayed=replayed)
-        self._remember(letter, replayed)
+        if replayed:
+            self.remember(letter)
 
-    def mark(self, letter: Letter) -> None:
-        """Record this letter alone as replayed."""
-        self._of(letter).mark(letter.offset)
-        self._remember(letter, True)
+    def mark(self, letter: Letter, start: int) -> None:
+        """Record this letter alone as replayed; its partition's log begins at `start`."""
+        self._of(letter).mark(letter.offset, start)
+        self.remember(letter)
 
-    def _remember(self, letter: Letter, replayed: bool) -> None:
-        if replayed and letter.origin is not None:
-            self._replayed.add(letter.origin)
+    def remember(self, letter: Letter) -> None:
+        """Other letters of this failure are duplicates from now on."""
+        if letter.origin is None:
+            return
+        self._replayed[letter.origin] = None
+        if len(self._replayed) > ORIGINS_MAX:
+            del self._replayed[next(iter(self._replayed))]
 
     def offsets(self) -> dict[TopicPartition, tuple[int, str]]:
         """The offsets to commit, with metadata. Raises `OperationFailed` if they do not fit."""
         places = {}
         for (topic, index), memory in self._partitions.items():
-            base, metadata = memory.encode()
-            if len(metadata) > MEMORY_TEXT_MAX:
-                raise OperationFailed(
-                    f"the replayed letters of {topic}[{index}] are too scattered to be remembered; "
-                    f"replay or purge what comes before offset {memory.position} first"
-                )
-            places[topic, index] = (base, metadata)
+            try:
+                places[topic, index] = memory.encode()
+            except OperationFailed as error:
+                raise OperationFailed(f"{topic}[{index}]: {error}") from None
         return places
 
     def replayed_below(self, topic: str, index: int) -> int | None:
@@ -261,11 +328,13 @@ class Replay:
 
     def send_each(self, letters: Iterable[Letter]) -> None:
         """Send just these letters, unless they were sent before."""
+        letters = list(letters)
+        starts = start_offsets(self._cluster, {it.place for it in letters})
         for letter in letters:
             if self.memory.was_replayed(letter):
                 self.tally.replayed_before += 1
             elif self._send(letter):
-                self.memory.mark(letter)
+                self.memory.mark(letter, starts[letter.place])
             if self._chunk_size == CHUNK_RECORDS:
                 self._commit()
 
@@ -358,7 +427,7 @@ def outgoing(letter: Letter, original: ReadRecord | None) -> Outgoing:
     if original is not None:
         own = [(it.name, it.value) for it in original.headers]
         counts = [value for name, value in own if name == REPLAY_COUNT and value]
-        count = int(counts[-1]) if counts and counts[-1].isdigit() else 0
+        count = (decimal(counts[-1]) if counts else 0) or 0
         key, value, headers = original.key, original.value, own + headers
     kept = [(name, it) for name, it in headers if name not in (REPLAY_COUNT, REPLAY_OF)]
     place = f"{letter.topic}/{letter.position}"
@@ -399,21 +468,22 @@ def plan_matching(
     matches: Callable[[Letter], bool],
     *,
     advance: Callable[[int], None] = lambda _: None,
+    reader: Reader | None = None,
 ) -> Tally:
-    """What `replay_matching` would do, without checking whether original records still exist."""
+    """What `replay_matching` would do, without checking whether original records still exist; with
+    a reader of limited size, for as many letters as it reads."""
     memory = Memory.load(cluster, topic)
     tally = Tally()
-    for letter in read_letters(cluster, topic):
-        done = memory.was_replayed(letter)
-        if matches(letter):
-            if done:
-                tally.replayed_before += 1
-            elif memory.is_duplicate(letter):
-                tally.duplicates += 1
-            else:
-                tally.sent += 1
-            done = True
-        memory.meet(letter, replayed=done)
+    for letter in read_letters(cluster, topic, reader):
+        is_done, is_match = memory.was_replayed(letter), matches(letter)
+        if is_match and is_done:
+            tally.replayed_before += 1
+        elif is_match and memory.is_duplicate(letter):
+            tally.duplicates += 1
+        elif is_match:
+            tally.sent += 1
+        if is_match or is_done:
+            memory.remember(letter)
         advance(1)
     return tally
 

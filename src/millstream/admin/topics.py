@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
+from millstream.admin.errors import OperationFailed
 from millstream.admin.waiting import wait_until_shown
 from millstream.client.cluster import check
 from millstream.client.topics import BROKER_DEFAULT, TIMEOUT_MS
-from millstream.errors import ApiError
+from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from millstream.client.cluster import Cluster
@@ -51,12 +53,38 @@ def add_partitions(cluster: Cluster, name: str, count: int, *, dry_run: bool = F
         _wait_for(cluster, name, lambda partitions: partitions >= count)
 
 
-def delete_topic(cluster: Cluster, name: str) -> None:
-    """Delete the topic with all its records."""
-    fields = {"topics": [{"name": name, "topic_id": None}], "timeout": TIMEOUT}
-    result = _ask(cluster, "delete_topics", fields).responses[0]
+def delete_topic(cluster: Cluster, name: str, topic_id: UUID | None = None) -> None:
+    """Delete the topic with all its records; with an id, this one and no other of its name."""
+    topic = {"name": name if topic_id is None else None, "topic_id": topic_id}
+    result = _ask(cluster, "delete_topics", {"topics": [topic], "timeout": TIMEOUT}).responses[0]
+    if result.error_code is ErrorCode.UNKNOWN_TOPIC_ID:
+        raise another_topic(name)
     _check(result, f"cannot delete topic {name}", "delete_topics")
-    _wait_for(cluster, name, lambda partitions: partitions == 0)
+    if topic_id is None:
+        _wait_for(cluster, name, lambda partitions: partitions == 0)
+    else:
+        wait_until_shown(lambda: current_id(cluster, name) != topic_id)
+
+
+def check_same_topic(cluster: Cluster, name: str, topic_id: UUID | None) -> None:
+    """Raises `OperationFailed` if the topic of this name has another id by now."""
+    if topic_id is not None and current_id(cluster, name) != topic_id:
+        raise another_topic(name)
+
+
+def current_id(cluster: Cluster, name: str) -> UUID | None:
+    """None if there is no such topic, or if the user may not describe it."""
+    try:
+        found = cluster.refresh([name]).get(name)
+    except ApiError:
+        return None
+    return None if found is None else found.id
+
+
+def another_topic(name: str) -> OperationFailed:
+    return OperationFailed(
+        f"topic {name} was deleted meanwhile, and may have been created again; reload the page"
+    )
 
 
 def _wait_for(cluster: Cluster, name: str, has_changed: Callable[[int], bool]) -> None:

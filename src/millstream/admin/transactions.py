@@ -14,14 +14,17 @@ from difflib import get_close_matches
 from typing import Any
 
 from millstream.admin.errors import InvalidArgument, NotFound, OperationFailed
+from millstream.admin.numbers import decimal
 from millstream.admin.offsets import LATEST, READ_COMMITTED, find_offsets, partitions_by_leader
+from millstream.admin.settings import Resource, settings_of
 from millstream.client.cluster import Cluster, CoordinatorKind, check
-from millstream.errors import ErrorCode
+from millstream.errors import ApiError, ErrorCode
 from millstream.partitions import TopicPartition
 
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
-TRANSACTION_TIMEOUT_MAX_MS = 15 * 60_000  # transaction.max.timeout.ms by default
+TRANSACTION_TIMEOUT_MAX_MS = 15 * 60_000  # by default
+TIMEOUT_MAX_SETTING = "transaction.max.timeout.ms"
 IDS_AT_ONCE = 200
 PARTITIONS_AT_ONCE = 500
 
@@ -260,7 +263,8 @@ def named(
     now_ms: int | None = None,
 ) -> list[OpenTransaction]:
     """With their transactional ids, and whether they hang: silent for so long, while no
-    coordinator is about to end them in this partition."""
+    coordinator is about to end them in this partition. Coordinators do not tell of transactional
+    ids that the user may not describe: such transactions seem to hang."""
     if not transactions:
         return []
     now_ms = round(time.time() * 1000) if now_ms is None else now_ms
@@ -327,6 +331,38 @@ def find_open(cluster: Cluster, topic: str, partition: int, start_offset: int) -
     begins = ", ".join(str(it.start_offset) for it in here)
     known = f"; open ones begin at {begins}" if here else "; none is open there"
     raise OperationFailed(f"no transaction of {place} begins at offset {start_offset}{known}")
+
+
+def check_hangs(
+    cluster: Cluster, found: OpenTransaction, *, silent_ms_min: int | None = None
+) -> None:
+    """Raises `OperationFailed` for a transaction that its coordinator may still end: an abort in
+    one partition would tear it apart. Silent for how long: by default for as long as the brokers
+    let a transaction be open."""
+    place = f"{found.topic}[{found.partition}]"
+    silent_ms_min = longest_timeout_ms(cluster) if silent_ms_min is None else silent_ms_min
+    [it] = named(cluster, [found], silent_ms_min=silent_ms_min)
+    if it.is_hanging:
+        return
+    if it.transactional_id is not None:
+        raise OperationFailed(
+            f"the transaction in {place} does not hang: its coordinator knows it; abort it by its "
+            f"transactional id, {it.transactional_id!r}"
+        )
+    raise OperationFailed(
+        f"the transaction in {place} does not hang yet: it has written within the last "
+        f"{silent_ms_min // 1000} seconds ({TIMEOUT_MAX_SETTING})"
+    )
+
+
+def longest_timeout_ms(cluster: Cluster) -> int:
+    """How long a transaction may be open, or Kafka's default if the user may not know."""
+    try:
+        settings = settings_of(cluster, Resource.BROKER, str(cluster.broker_ids()[0]))
+    except ApiError:
+        return TRANSACTION_TIMEOUT_MAX_MS
+    given = [decimal(it.value) for it in settings if it.name == TIMEOUT_MAX_SETTING]
+    return next((it for it in given if it is not None), TRANSACTION_TIMEOUT_MAX_MS)
 
 
 def abort_in_partition(cluster: Cluster, found: OpenTransaction) -> None:

@@ -19,6 +19,7 @@ from millstream.admin.transactions import (
     TRANSACTION_TIMEOUT_MAX_MS,
     abort_in_partition,
     abort_transaction,
+    check_hangs,
     describe_transaction,
     find_hanging,
     find_open,
@@ -194,6 +195,7 @@ def abort(
     elif topic is not None and partition is not None and start_offset is not None:
         cluster.partitions_of(topic)
         found = find_open(cluster.protocol, topic, partition, start_offset)
+        check_hangs(cluster.protocol, found, silent_ms_min=0)
         where = f"{topic}[{partition}]"
         ask(f"abort the transaction of producer {found.producer_id} in {where}?", yes)
         abort_in_partition(cluster.protocol, found)

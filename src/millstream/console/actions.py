@@ -27,6 +27,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
+from uuid import UUID
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -90,6 +91,15 @@ class Form:
             return int(text)
         except ValueError:
             raise Refused(f"{what} must be a whole number, not {text!r}") from None
+
+    def topic_id(self) -> UUID | None:
+        """The id of the topic that the page has shown, if the cluster has ids."""
+        text = self.get("id")
+        try:
+            found = UUID(text) if text else None
+        except ValueError:
+            raise Refused(f"{text[:80]!r} is not the id of a topic") from None
+        return found if found and found.int else None
 
 
 Handler = Callable[[Request, Form], Awaitable[Response]]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
+import pytest
 from playwright.sync_api import Page, expect
 
 from millstream.admin.letters import letter_counts
 from millstream.admin.reading import Reader
+from millstream.console.pages import dead_letters
 from tests.console.conftest import Console, check_accessible
 from tests.console.pages.groups_scene import (
     HOSTILE,
@@ -102,6 +106,7 @@ def test_all_letters_are_replayed_once_and_what_comes_back_is_marked(
     make_letters(console, "dlq.tasks", "tasks", 3)
     page.goto(console.url + "/dead-letters/dlq.tasks")
     page.get_by_role("link", name="Replay all").click()
+    page.get_by_label("to confirm").fill("dlq.tasks")
     page.get_by_role("button", name="Replay 3").click()
     expect(page.get_by_text("3 letters are replayed.")).to_be_visible()
     # The first one fails again, as a share group would write it.
@@ -122,7 +127,7 @@ def test_replay_to_another_topic_and_to_one_that_is_not_there(console: Console, 
     make_topic(console, "elsewhere")
     make_topic(console, "dlq.moved")
     make_letters(console, "dlq.moved", "no-such-topic", 2)
-    page.goto(console.url + "/dead-letters/dlq.moved/replay")
+    page.goto(console.url + "/dead-letters/dlq.moved/replay?group=billing")
     page.expected_errors.append("404")  # type: ignore[attr-defined]
     page.get_by_role("button", name="Replay 2").click()
     expect(page.get_by_role("alert")).to_contain_text("there is no topic 'no-such-topic'")
@@ -132,6 +137,67 @@ def test_replay_to_another_topic_and_to_one_that_is_not_there(console: Console, 
     page.get_by_role("button", name="Replay 2").click()
     expect(page.get_by_text("2 letters are replayed.")).to_be_visible()
     assert len(values(console, "elsewhere")) == 2
+
+
+def test_nothing_selected_is_not_everything(console: Console) -> None:
+    make_topic(console, "kept", 2)
+    make_topic(console, "dlq.kept")
+    make_letters(console, "dlq.kept", "kept", 2)
+    path = "/dead-letters/dlq.kept/replay"
+    for fields, message in (
+        ({}, "say which letters"),
+        ({"letter": ""}, "say which letters"),
+        ({"letters": ["0:1"]}, "say which letters"),
+        ({"which": "selected"}, "no letter is selected"),
+        ({"which": "matching"}, "matching letters: give one of"),
+        ({"which": "all", "letter": ["0:1"]}, "give neither"),
+        ({"which": "all"}, "type 'dlq.kept' to confirm"),
+    ):
+        status, answer = console.post(path, fields)
+        assert (status, message in answer["message"]) == (400, True), (fields, answer)
+    assert console.get(path + "?which=selected")[0] == 400
+    assert len(values(console, "kept")) == 2
+
+
+def test_only_dead_letters_are_replayed(console: Console) -> None:
+    make_topic(console, "plain", 2)
+    status, _, body = console.get("/dead-letters/plain/replay", Accept="application/json")
+    assert (status, "not a topic of dead letters" in body) == (400, True)
+    status, answer = console.post("/dead-letters/plain/replay", {"letter": ["0:1"]})
+    assert (status, answer["message"]) == (400, "plain is not a topic of dead letters")
+
+
+def test_dry_run_of_many_letters_is_limited(
+    console: Console, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topic(console, "dlq.many")
+    make_letters(console, "dlq.many", "orders", 3)
+    monkeypatch.setattr(dead_letters, "DRY_RUN_BYTES_MAX", 1)
+    found = console.json("/dead-letters/dlq.many/replay")
+    assert (found["is_partial"], 1 <= found["tally"]["sent"] <= 3) == (True, True)
+    page.goto(console.url + "/dead-letters/dlq.many/replay")
+    expect(page.get_by_role("button", name="Replay at least")).to_be_visible()
+
+
+def test_headers_that_are_no_numbers_stop_neither_pages_nor_replays(console: Console) -> None:
+    make_topic(console, "poisoned", 1)
+    make_topic(console, "dlq.poisoned")
+    for count in ("²".encode(), b"9" * 5_000):
+        headers = [*letter_headers("poisoned", 0), ("__dlq.replay.count", count)]
+        write(console, "dlq.poisoned", [("k", "v")], headers)
+    assert console.json("/dead-letters/dlq.poisoned")["read"] == 2
+    fields = {"letter": ["0:0", "0:1"]}
+    status, answer = console.post("/dead-letters/dlq.poisoned/replay", fields)
+    assert (status, answer["message"]) == (200, "2 letters are replayed.")
+
+
+def test_purge_of_a_topic_that_was_created_again_is_refused(console: Console) -> None:
+    make_topic(console, "dlq.again")
+    make_letters(console, "dlq.again", "orders", 1)
+    fields = {"confirmation": "dlq.again", "id": str(uuid4())}
+    status, answer = console.post("/dead-letters/dlq.again/purge", fields)
+    assert (status, "was deleted meanwhile" in answer["message"]) == (400, True)
+    assert console.json("/dead-letters/dlq.again")["total"] == 1
 
 
 def test_purge_deletes_letters_after_the_name_was_typed(console: Console, page: Page) -> None:

@@ -93,6 +93,12 @@ def test_server_checks_the_typed_name_again(console: Console) -> None:
     status, answer = console.post("/topics/guarded/delete", {"confirmation": "other"})
     assert (status, "type 'guarded' to confirm" in answer["message"]) == (400, True)
     assert console.json("/topics/guarded")["name"] == "guarded"
+    other = {"confirmation": "guarded", "id": "5d4c1c1e-5d0c-4a53-9f4c-1c8d1f6f2a10"}
+    status, answer = console.post("/topics/guarded/delete", other)
+    assert (status, "was deleted meanwhile" in answer["message"]) == (400, True)
+    status, answer = console.post("/topics/guarded/delete", {**other, "id": "x"})
+    assert (status, "not the id of a topic" in answer["message"]) == (400, True)
+    assert console.json("/topics/guarded")["name"] == "guarded"
 
 
 def test_setting_is_changed_and_reset(console: Console, page: Page) -> None:

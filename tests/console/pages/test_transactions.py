@@ -54,6 +54,17 @@ def test_hanging_transaction_is_aborted_in_its_partition(console: Console, page:
     assert (status, "none is open there" in answer["message"]) == (400, True)
 
 
+def test_live_transaction_is_not_aborted_in_one_partition(console: Console) -> None:
+    make_topic(console, "alive")
+    with open_transaction(console, "alive-1", "alive"):
+        fields = {"topic": "alive", "partition": 0, "start_offset": 0, "confirmation": "alive[0]"}
+        status, answer = console.post("/transactions-in-partition", fields)
+        assert (status, "does not hang" in answer["message"]) == (400, True)
+        assert [it for it in console.json("/transactions")["held"] if it["topic"] == "alive"]
+        query = "topic=alive&partition=0&start_offset=0"
+        assert console.get(f"/transactions-in-partition?{query}")[0] == 400
+
+
 def test_unknown_id_has_a_page_that_says_so(console: Console) -> None:
     status, _, body = console.get("/transactions/nobody", Accept="application/json")
     assert (status, "there is no transactional id" in body) == (404, True)

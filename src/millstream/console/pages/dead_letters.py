@@ -3,9 +3,11 @@ replay with a dry run; purge; what became of replayed ones."""
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -34,22 +36,27 @@ from millstream.admin.replay import (
     replay_selected,
 )
 from millstream.admin.reset import partition_count
+from millstream.admin.topics import check_same_topic, current_id
 from millstream.admin.values import Decoder, Shown
 from millstream.client.cluster import Cluster
 from millstream.console.actions import Form, Refused, act, check_typed, command, post
 from millstream.console.answers import page
 from millstream.console.lists import Listed, Wanted, listed
 from millstream.console.paths import link
-from millstream.errors import ApiError
+from millstream.errors import ApiError, MillstreamError
 
 LETTERS_MAX = 10_000  # that are looked at, the newest of each partition
 SAMPLE_LETTERS = 200  # of each topic in the list of topics
 READ_BYTES_MAX = 32 * 1024 * 1024
 READ_SECONDS_MAX = 4.0
 SAMPLE_BYTES_MAX = 1024 * 1024
+DRY_RUN_BYTES_MAX = 256 * 1024 * 1024
+REPLAYS_MAX = 2  # of whole topics at once; the user's other pages need their connections
 KEPT_BYTES = 300
 OPEN, REPLAYED, CAME_BACK = "open", "replayed", "came back"
 CONDITIONS = ("group", "source", "reason", "since", "until")
+
+_replays = threading.BoundedSemaphore(REPLAYS_MAX)
 
 
 @dataclass(frozen=True)
@@ -108,6 +115,7 @@ class Letters:
     """The letters of a topic."""
 
     topic: str
+    id: str  # empty if the cluster has no ids
     letters: Listed[LetterRow]
     slices: tuple[Slice, ...]
     total: int  # by the offsets
@@ -156,11 +164,45 @@ class ReplayPage:
     """A dry run."""
 
     topic: str
+    which: Which
     letters: tuple[str, ...]
     conditions: tuple[tuple[str, str], ...]
     target: str
     tally: Tally
+    is_partial: bool  # there are too many letters to look at all of them
     command: str
+
+
+Which = Literal["selected", "matching", "all"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The letters that a replay is about."""
+
+    which: Which
+    letters: Sequence[str] = ()
+    chosen: Filter = field(default_factory=Filter)
+
+    @classmethod
+    def of(cls, which: str, letters: Sequence[str], chosen: Filter) -> Choice:
+        """Raises `Refused` if `which` does not say what else was sent: a selection of nothing
+        must not become a replay of everything."""
+        letters = [it for it in letters if it]
+        match which:
+            case "selected" if letters:
+                return cls("selected", letters)
+            case "selected":
+                raise Refused("no letter is selected")
+            case "matching" if chosen != Filter() and not letters:
+                return cls("matching", chosen=chosen)
+            case "matching":
+                raise Refused(f"matching letters: give one of {', '.join(CONDITIONS)}")
+            case "all" if chosen == Filter() and not letters:
+                return cls("all")
+            case "all":
+                raise Refused("all letters: give neither letters nor conditions")
+        raise Refused("say which letters: selected, matching or all")
 
 
 # The list of topics
@@ -257,6 +299,7 @@ def load_letters(
     )
     return Letters(
         topic,
+        str(current_id(cluster, topic) or ""),
         shown,
         _slices(rows),
         total or 0,
@@ -274,7 +317,7 @@ def load_memory(cluster: Cluster, topic: str) -> Memory | None:
     """What was replayed, if the user may know."""
     try:
         return Memory.load(cluster, topic)
-    except ApiError:
+    except MillstreamError:  # not allowed, or the offsets of the group are not a replay's
         return None
 
 
@@ -396,49 +439,59 @@ def _position(request: Request) -> Position:
 
 
 def load_replay(
-    cluster: Cluster,
-    topic: str,
-    letters: Sequence[str],
-    chosen: Filter,
-    target: str,
-    request: Request,
+    cluster: Cluster, topic: str, choice: Choice, target: str, request: Request
 ) -> ReplayPage:
+    check_is_of_letters(cluster, topic)
     if target:
         partition_count(cluster, target)
-    if letters:
-        tally = plan_selected(cluster, topic, map(Position.parse, letters))
+    reader = _reader(cluster, topic, DRY_RUN_BYTES_MAX)
+    if choice.which == "selected":
+        tally = plan_selected(cluster, topic, map(Position.parse, choice.letters))
     else:
-        tally = plan_matching(cluster, topic, chosen.matcher())
-    arguments = replay_arguments(topic, letters, chosen, target)
+        tally = plan_matching(cluster, topic, choice.chosen.matcher(), reader=reader)
     return ReplayPage(
-        topic, tuple(letters), _conditions(chosen), target, tally, command(request, *arguments)
+        topic,
+        choice.which,
+        tuple(choice.letters),
+        _conditions(choice.chosen),
+        target,
+        tally,
+        choice.which != "selected" and reader.is_spent,
+        command(request, *replay_arguments(topic, choice, target)),
     )
 
 
-def replay_arguments(topic: str, letters: Sequence[str], chosen: Filter, target: str) -> list[str]:
-    which = [part for it in letters for part in ("--letter", it)] if letters else chosen.options()
+def replay_arguments(topic: str, choice: Choice, target: str) -> list[str]:
+    letters = [part for it in choice.letters for part in ("--letter", it)]
     where = ["--to", target] if target else []
-    return ["dlq", "replay", topic, *which, *where, "--execute"]
+    return ["dlq", "replay", topic, *(letters or choice.chosen.options()), *where, "--execute"]
 
 
 async def ask_replay(request: Request) -> Response:
     topic, query = request.path_params["name"], request.query_params
-    letters, target = [it for it in query.getlist("letter") if it], query.get("to", "").strip()
-    chosen = Filter() if letters else chosen_of(query)
+    letters, chosen = query.getlist("letter"), chosen_of(query)
+    # A dry run changes nothing, so that it may guess what is meant.
+    guess = "selected" if letters else "matching" if chosen != Filter() else "all"
+    choice = Choice.of(query.get("which") or guess, letters, chosen)
+    target = query.get("to", "").strip()
     return await page(
         request,
         "dead_letter_replay.html",
-        lambda cluster: load_replay(cluster, topic, letters, chosen, target, request),
+        lambda cluster: load_replay(cluster, topic, choice, target, request),
     )
 
 
-def do_replay(
-    cluster: Cluster, topic: str, letters: Sequence[str], chosen: Filter, target: str
-) -> Tally:
+def do_replay(cluster: Cluster, topic: str, choice: Choice, target: str) -> Tally:
+    check_is_of_letters(cluster, topic)
     to = target or None
-    if letters:
-        return replay_selected(cluster, topic, map(Position.parse, letters), target=to)
-    return replay_matching(cluster, topic, chosen.matcher(), target=to)
+    if choice.which == "selected":
+        return replay_selected(cluster, topic, map(Position.parse, choice.letters), target=to)
+    if not _replays.acquire(blocking=False):
+        raise OperationFailed(f"{REPLAYS_MAX} replays are running; wait until one has ended")
+    try:
+        return replay_matching(cluster, topic, choice.chosen.matcher(), target=to)
+    finally:
+        _replays.release()
 
 
 def outcome(tally: Tally) -> str:
@@ -456,16 +509,18 @@ def outcome(tally: Tally) -> str:
 async def replay(request: Request, form: Form) -> Response:
     topic = request.path_params["name"]
     letters, target = [it for it in form.all("letter") if it], form.get("to")
-    chosen = Filter() if letters else chosen_of({it: form.get(it) for it in CONDITIONS})
+    chosen = chosen_of({it: form.get(it) for it in (*CONDITIONS, "zone")})
+    choice = Choice.of(form.get("which", "selected" if letters else ""), letters, chosen)
+    if choice.which == "all":
+        check_typed(form, topic)
     return await act(
         request,
         do_replay,
         topic,
-        letters,
-        chosen,
+        choice,
         target,
         done=outcome,
-        command=command(request, *replay_arguments(topic, letters, chosen, target)),
+        command=command(request, *replay_arguments(topic, choice, target)),
         back=link("dead-letters", topic),
     )
 
@@ -482,7 +537,8 @@ def do_purge(cluster: Cluster, topic: str, only_replayed: bool) -> int:
 
 
 def check_is_of_letters(cluster: Cluster, topic: str) -> None:
-    """The console purges nothing else by this path."""
+    """The console purges and replays nothing else by these paths."""
+    partition_count(cluster, topic)  # raises that it is not there
     if topic not in dead_letter_topics(cluster):
         raise OperationFailed(f"{topic} is not a topic of dead letters")
 
@@ -494,9 +550,11 @@ async def purge_letters(request: Request, form: Form) -> Response:
     if which not in ("all", "replayed"):
         raise Refused(f"which letters: all or replayed, not {which!r}")
     options = ["--replayed"] if which == "replayed" else []
+    topic_id = form.topic_id()
 
     def perform(cluster: Cluster) -> int:
         check_is_of_letters(cluster, topic)
+        check_same_topic(cluster, topic, topic_id)
         return do_purge(cluster, topic, which == "replayed")
 
     return await act(

@@ -353,6 +353,7 @@ async def delete(request: Request, form: Form) -> Response:
         request,
         delete_topic,
         name,
+        form.topic_id(),
         done=f"Topic {name} is deleted.",
         command=command(request, "topic", "delete", name, "--yes"),
         back=link("topics"),

@@ -17,6 +17,7 @@ from millstream.admin.transactions import (
     TransactionListing,
     abort_in_partition,
     abort_transaction,
+    check_hangs,
     describe_transaction,
     describe_transactions,
     find_open,
@@ -204,7 +205,9 @@ async def abort(request: Request, form: Form) -> Response:
 
 
 def end_in_partition(cluster: Cluster, topic: str, partition: int, start_offset: int) -> None:
-    abort_in_partition(cluster, find_open(cluster, topic, partition, start_offset))
+    found = find_open(cluster, topic, partition, start_offset)
+    check_hangs(cluster, found)
+    abort_in_partition(cluster, found)
 
 
 async def abort_hanging(request: Request, form: Form) -> Response:
@@ -239,7 +242,7 @@ async def ask_abort_hanging(request: Request) -> Response:
     start_offset = query.integer("start_offset", "the start offset")
 
     def load(cluster: Cluster) -> HangingPage:
-        find_open(cluster, topic, partition, start_offset)
+        check_hangs(cluster, find_open(cluster, topic, partition, start_offset))
         held = with_transactions(cluster, held_partitions(cluster, [(topic, partition)]))
         arguments = hanging_arguments(topic, partition, start_offset)
         return HangingPage(
