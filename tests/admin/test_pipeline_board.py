@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from dataclasses import replace
 
 from millstream.admin.pipeline_board import LOST_AFTER_MS_MIN, PIPELINES_MAX, SAMPLES_MAX, Board
@@ -166,3 +168,29 @@ def test_board_is_bounded() -> None:
         put(board, status(f"r{number}"), NOW + number)
     shown = next(it for it in board.pipelines(NOW) if it.identity == "sales")
     assert len(shown.history) == SAMPLES_MAX
+
+
+def test_board_is_read_while_it_changes() -> None:
+    board = Board()
+    values = [
+        (f"status:p{n}".encode(), encode(Published(f"p{n}", "r", "working"))) for n in range(50)
+    ]
+    is_done = threading.Event()
+
+    def write() -> None:
+        while not is_done.is_set():
+            for key, value in values:
+                board.take(key, value, 0)
+
+    writer = threading.Thread(target=write)
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    writer.start()
+    try:
+        for _ in range(300):
+            board.pipelines(0)
+    finally:
+        is_done.set()
+        writer.join()
+        sys.setswitchinterval(switch)
+    assert len(board.pipelines(0)) == 50

@@ -115,3 +115,21 @@ def test_diff_with_an_error_is_not_equal() -> None:
 def test_long_text_is_cut() -> None:
     assert shortened("abc", 3) == "abc"
     assert shortened("abcd", 3) == "ab…"
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("rows_per_second", "NaN"),
+        ("rows_per_second", "Infinity"),
+        ("rows_per_second", "1e999"),
+        ("rows_per_second", "1" + "0" * 400),
+        ("rows", "1" + "0" * 400),
+        ("watermark_ms", str(2**63)),
+        ("error", '"\\ud800"'),
+    ],
+)
+def test_numbers_and_text_that_no_page_can_show_are_refused(name: str, number: str) -> None:
+    value = f'{{"identity": "a", "run": "r", "state": "waiting", "{name}": {number}}}'
+    with pytest.raises(ValueError):
+        decode(Published, value.encode())

@@ -29,9 +29,9 @@ MEMORY_BYTES_MAX = 13 * 1024 * 1024  # measured: 11.9 MB
 
 def test_listener_is_one_where_users_log_in_if_rights_count() -> None:
     both = {"INTERNAL": PLAINTEXT, "CLIENTS": SASL_SSL, "TLS": SSL}
-    assert chosen_listener(both, has_authorizer=False) == ("INTERNAL", PLAINTEXT)
-    assert chosen_listener(both, has_authorizer=True) == ("CLIENTS", SASL_SSL)
-    assert chosen_listener({"TLS": SSL}, has_authorizer=True) == ("TLS", SSL)
+    assert chosen_listener(both, needs_log_in=False) == ("INTERNAL", PLAINTEXT)
+    assert chosen_listener(both, needs_log_in=True) == ("CLIENTS", SASL_SSL)
+    assert chosen_listener({"TLS": SSL}, needs_log_in=True) == ("TLS", SSL)
 
 
 def test_connection_uses_the_authorities_of_the_broker(tmp_path: Path) -> None:
@@ -127,3 +127,26 @@ def test_console_needs_little_memory(tmp_path: Path) -> None:
             process.kill()
             process.communicate()
     assert sizes[1] - sizes[0] < MEMORY_BYTES_MAX, sizes
+
+
+def test_console_that_others_reach_does_not_avoid_a_log_in(tmp_path: Path) -> None:
+    values = {
+        "listeners": "INTERNAL://127.0.0.1:9092,CLIENTS://0.0.0.0:9093",
+        "listener.security.protocol.map": "INTERNAL:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "INTERNAL",
+        "log.dirs": str(tmp_path),
+    }
+    config = BrokerConfig.from_values(values)
+    addresses = {"INTERNAL": "127.0.0.1:9092", "CLIENTS": "0.0.0.0:9093"}
+    assert connection_to(config, addresses, None).bootstrap_servers == "127.0.0.1:9092"
+    found = connection_to(config, addresses, None, is_reachable=True)
+    assert found.bootstrap_servers == "127.0.0.1:9093"
+    assert found.client_settings == {"security.protocol": "SASL_PLAINTEXT"}
+
+
+def test_registry_of_the_settings_is_kept(tmp_path: Path) -> None:
+    config = BrokerConfig.from_values({"listeners": "PLAINTEXT://h:1", "log.dirs": str(tmp_path)})
+    file = tmp_path / "client.properties"
+    file.write_text("schema.registry.url=http://r:8081\n")
+    found = connection_to(config, {"PLAINTEXT": "h:1"}, file)
+    assert found.client_settings["schema.registry.url"] == "http://r:8081"

@@ -6,6 +6,7 @@ import pytest
 
 from millstream.admin.settings import Setting
 from millstream.console.formats import (
+    NOTHING,
     meaning,
     moment,
     number,
@@ -71,3 +72,8 @@ def test_formats(shown: str, expected: str) -> None:
 )
 def test_numbers_of_settings_have_a_meaning(name: str, value: str | None, expected: str) -> None:
     assert meaning(Setting(name, value, "default", is_own=False)) == expected
+
+
+def test_what_is_not_finite_is_nothing() -> None:
+    for it in (float("nan"), float("inf")):
+        assert short(it) == span(it) == NOTHING

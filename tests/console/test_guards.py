@@ -10,8 +10,10 @@ from starlette.datastructures import Headers
 from millstream.console.guards import (
     BODY_BYTES_MAX,
     CONTENT_SECURITY_POLICY,
+    LOG_IN_BYTES_MAX,
     is_allowed_host,
     is_foreign,
+    is_link,
 )
 from tests.console.conftest import Console
 
@@ -93,3 +95,40 @@ def test_two_hosts_are_refused(console: Console) -> None:
     with socket.create_connection((host, int(port))) as raw:
         raw.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
         assert raw.recv(1000).split(b" ")[1] in (b"400", b"421")
+
+
+LINK = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "headers", "expected"),
+    [
+        ("/topics", b"q=a", LINK, True),
+        ("/topics", b"", {**LINK, "sec-fetch-dest": "iframe"}, False),
+        ("/topics", b"", {"sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}, False),
+        ("/topics", b"", {**LINK, "sec-purpose": "prefetch"}, False),
+        ("/topics", b"live", LINK, False),
+        ("/topics", b"format=json", LINK, False),
+        ("/topics/a/messages/export/file", b"as=csv", LINK, False),
+        ("/topics/a/messages/search/hits", b"", LINK, False),
+        ("/topics/a/messages/live/records", b"", LINK, False),
+    ],
+)
+def test_only_links_to_pages_are_followed_from_other_sites(
+    path: str, query: bytes, headers: dict[str, str], expected: bool
+) -> None:
+    assert is_link(path, query, Headers(headers)) is expected
+
+
+def test_other_sites_cannot_make_a_browser_read(console: Console) -> None:
+    foreign = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors"}
+    assert console.get("/topics", **foreign)[0] == 403
+    link = {"Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
+    assert console.get("/topics", Sec_Fetch_Site="cross-site", **link)[0] == 200
+    assert console.get("/topics?live", Sec_Fetch_Site="cross-site", **link)[0] == 403
+    assert console.get("/topics", Sec_Fetch_Site="same-origin", Sec_Fetch_Mode="cors")[0] == 200
+
+
+def test_log_in_takes_small_bodies_only(console: Console) -> None:
+    body = b"x" * (LOG_IN_BYTES_MAX + 1)
+    assert console.ask("POST", "/log-in", body)[0] == 413

@@ -6,9 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 
+import pytest
 from playwright.sync_api import Page, expect
+from starlette.exceptions import HTTPException
 
 from millstream import Broker
+from millstream.console import live
 from millstream.console.live import Event, Feed, Partial, Streams, encode
 from tests.console.conftest import start_console
 
@@ -124,3 +127,24 @@ def test_page_shows_that_the_console_is_gone(page: Page) -> None:
         page.expected_errors += ["ERR_", "sse:error"]  # type: ignore[attr-defined]
         console.server.stop()
         expect(page.locator("#live-problem")).to_contain_text("does not answer")
+
+
+def test_streams_of_one_session_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "OWN_PER_SESSION_MAX", 1)
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x"
+
+    async def run() -> None:
+        streams = Streams()
+        stream = streams.counted(endless(), "a", is_own=True)
+        await anext(stream)
+        streams.check("b", is_own=True)
+        streams.check("a", is_own=False)
+        with pytest.raises(HTTPException, match="1 such pages"):
+            streams.check("a", is_own=True)
+        await stream.aclose()  # type: ignore[attr-defined]
+        streams.check("a", is_own=True)
+
+    asyncio.run(run())

@@ -14,7 +14,8 @@ from millstream.admin.pipeline_board import Shown
 from millstream.admin.pipeline_records import About, Node, Published
 from millstream.client.cluster import Cluster
 from millstream.client.topics import NewTopic, create_topics
-from millstream.console.pipeline_matches import SHOWN, matches_of
+from millstream.console import pipeline_matches as module
+from millstream.console.pipeline_matches import SHOWN, MatchReader
 
 NODES = (
     Node(0, "source", "topic events", (), (), "events"),
@@ -61,11 +62,11 @@ def cluster(broker: Broker) -> Iterator[Cluster]:
 
 
 def test_pipeline_without_patterns_and_queries_has_no_matches(cluster: Cluster) -> None:
-    assert matches_of(cluster, shown(replace(ABOUT, queries=()))) is None
+    assert MatchReader().of(cluster, shown(replace(ABOUT, queries=()))) is None
 
 
 def test_queries_are_those_in_force_and_counted_among_the_newest_records(cluster: Cluster) -> None:
-    found = matches_of(cluster, shown(ABOUT))
+    found = MatchReader().of(cluster, shown(ABOUT))
     assert found is not None
     assert [(it.id, it.where, it.matches) for it in found.queries] == [
         ("bikes", "price < 300", 20),
@@ -79,7 +80,7 @@ def test_queries_are_those_in_force_and_counted_among_the_newest_records(cluster
 
 
 def test_matches_of_patterns_are_the_records_themselves(cluster: Cluster) -> None:
-    found = matches_of(cluster, shown(PATTERN))
+    found = MatchReader().of(cluster, shown(PATTERN))
     assert found is not None
     assert (found.patterns, found.queries) == (("small{3,} large",), ())
     values = {it.value for it in found.newest}
@@ -89,6 +90,28 @@ def test_matches_of_patterns_are_the_records_themselves(cluster: Cluster) -> Non
 def test_topics_that_are_gone_are_empty(cluster: Cluster) -> None:
     nodes = (Node(0, "sink", "topic nowhere", (), (), "x"),)
     about = replace(ABOUT, nodes=nodes, queries=("nothing",))
-    found = matches_of(cluster, shown(about))
+    found = MatchReader().of(cluster, shown(about))
     assert found is not None
     assert (found.newest, found.queries, found.problem) == ((), (), "")
+
+
+def test_queries_are_followed_and_matches_kept_for_a_while(cluster: Cluster) -> None:
+    reader = MatchReader()
+    found = reader.of(cluster, shown(ABOUT), seconds_old_max=3600)
+    assert reader.of(cluster, shown(ABOUT), seconds_old_max=3600) is found
+    follower = reader._queries["searches"]
+    read = follower._records
+    again = reader.of(cluster, shown(ABOUT))
+    assert again is not None
+    assert found is not None
+    assert again.queries == found.queries
+    assert reader._queries["searches"] is follower
+    assert follower._records == read > 0  # nothing was read a second time
+
+
+def test_topic_of_queries_may_be_any(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT_MAX", 1)
+    monkeypatch.setattr(module, "READ_RECORDS_MAX", 1)
+    found = MatchReader().of(cluster, shown(ABOUT))
+    assert found is not None
+    assert found.query_count == 1

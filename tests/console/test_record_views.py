@@ -8,9 +8,10 @@ import pytest
 
 from millstream.admin.browsing import Asked, Start
 from millstream.admin.reading import Header
-from millstream.client.schema_registry import RegistrySettings, UnknownSchema
+from millstream.client.schema_registry import RegistryError, RegistrySettings, UnknownSchema
 from millstream.console.actions import Refused
 from millstream.console.record_views import (
+    UNKNOWN_MAX,
     Fields,
     Schemas,
     header_text,
@@ -104,3 +105,24 @@ def test_command_is_quoted_for_a_shell() -> None:
         assert shlex.split(shell_quoted(text)) == [text]
         assert shell_quoted(text).startswith("'")
     assert sql_text("it's") == "'it''s'"
+
+
+def test_registry_that_is_away_is_asked_once_for_all_ids() -> None:
+    schemas = Schemas(RegistrySettings(("http://127.0.0.1:1",), patience_ms=1))
+    with pytest.raises(RegistryError) as first:
+        schemas.schema(1)
+    with pytest.raises(RegistryError) as second:
+        schemas.schema(2)
+    assert second.value is first.value
+
+
+def test_ids_that_are_unknown_are_limited() -> None:
+    with running_registry() as registry:
+        schemas = Schemas(RegistrySettings((registry.url,), patience_ms=60_000))
+        number = registry.add("s", '"int"')
+        assert schemas.schema(number).text == '"int"'
+        for unknown in range(1000, 1000 + 2 * UNKNOWN_MAX):
+            with pytest.raises(RegistryError):
+                schemas.schema(unknown)
+        assert len(registry.requests) == UNKNOWN_MAX + 1
+        assert schemas.schema(number).text == '"int"'  # known ones are not asked for

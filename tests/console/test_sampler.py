@@ -169,3 +169,18 @@ def test_sampler_ends_when_its_user_has_left(broker: Broker) -> None:
     wait_for(lambda: bool(sampler.rates))
     wanted[0] = False
     wait_for(lambda: not sampler.is_running)
+
+
+def test_sessions_that_ended_are_forgotten_with_their_passwords(broker: Broker) -> None:
+    samplers = Samplers()
+    first, second = (Session(broker.bootstrap_servers, {}, "user") for _ in range(2))
+    samplers.of(first)
+    samplers.of(second)
+    assert samplers._sessions["user"][-1] is second
+    first.close()
+    samplers.tidy()
+    assert samplers._sessions == {"user": [second]}
+    second.close()
+    samplers.tidy()
+    assert samplers._sessions == {}
+    samplers.close()

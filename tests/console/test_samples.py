@@ -109,3 +109,14 @@ def test_sizes_are_those_of_leaders() -> None:
     state = ClusterState("c", 1, (), {"a": topic("a")})
     replicas = [ReplicaState("a", 0, 1, "/x", 10), ReplicaState("a", 0, 2, "/x", 99)]
     assert leader_sizes(state, replicas) == {("a", 0): 10}
+
+
+def test_leader_that_answered_half_is_left_out() -> None:
+    whole = sample(0, {("a", 0): 5, ("a", 1): 7})
+    assert replace(whole, starts={("a", 0): 1}).records_of("a") == 4
+    assert replace(whole, starts={}).records_of("a") is None
+
+
+def test_group_without_a_name_is_not_the_cluster() -> None:
+    one = replace(sample(0, {("a", 0): 1}), groups=(group("", 5), group("g", 2)))
+    assert values(None, one)["lag", ""] == 7

@@ -7,13 +7,19 @@ import time
 
 import anyio
 import pytest
+from starlette.exceptions import HTTPException
 
 from millstream import Broker
 from millstream.client.cluster import Cluster
+from millstream.console import sessions as module
 from millstream.console.sessions import (
     CLUSTERS_PER_SESSION_MAX,
+    GUESSES_MAX,
+    GUESSES_SECONDS,
     Access,
+    Guesses,
     Session,
+    Sessions,
     access_of,
     detected,
 )
@@ -103,3 +109,64 @@ def test_listener_that_wants_a_log_in_is_noticed() -> None:
         found = detected(ConsoleSettings(broker.bootstrap_servers))
         assert access_of(found) is Access.OPEN
     assert access_of(detected(ConsoleSettings("127.0.0.1:1"))) is Access.OPEN
+
+
+def test_requests_of_a_script_at_once_share_a_session() -> None:
+    settings = {"security.protocol": "SASL_PLAINTEXT"}
+    with Broker.start(security="SASL_PLAINTEXT", users={"a": "secret"}) as broker:
+        sessions = Sessions(ConsoleSettings(broker.bootstrap_servers, settings))
+        found: list[Session] = []
+
+        async def enter() -> None:
+            found.append(await sessions.log_in_once("a", "secret"))
+
+        async def run() -> None:
+            async with anyio.create_task_group() as group:
+                for _ in range(4):
+                    group.start_soon(enter)
+
+        anyio.run(run)
+        assert len({it.id for it in found}) == 1
+        assert not sessions._entering
+        sessions.close()
+        assert found[0].is_closed
+
+
+def test_cookies_of_a_token_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "a",
+        "sasl.password": "b",
+    }
+    sessions = Sessions(ConsoleSettings("127.0.0.1:1", settings))
+    cookies = [sessions.enter(sessions.token) or "" for _ in range(2)]
+    monkeypatch.setattr(module, "SESSION_SECONDS_MAX", 1e6)
+    sessions.tidy()
+    assert all(sessions.find(it) for it in cookies)
+    sessions._used_at[cookies[0]] -= 2e6
+    sessions.tidy()
+    assert [sessions.find(it) is None for it in cookies] == [True, False]
+    assert sessions.shared is not None
+    assert not sessions.shared.is_closed
+
+
+def test_sessions_of_one_user_log_nobody_else_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SESSIONS_PER_USER_MAX", 2)
+    sessions = Sessions(ConsoleSettings("127.0.0.1:1", {"security.protocol": "SASL_PLAINTEXT"}))
+    made = [Session("127.0.0.1:1", {}, user) for user in ("b", "a", "a", "a")]
+    for it in made:
+        sessions._keep(it.id, it)
+    assert [it.is_closed for it in made] == [False, True, False, False]
+
+
+def test_guesses_are_limited_by_address_and_user() -> None:
+    guesses = Guesses()
+    for _ in range(GUESSES_MAX):
+        guesses.check(("here", "a"), 1.0)
+        guesses.add(("here", "a"), 1.0)
+    with pytest.raises(HTTPException, match="try again"):
+        guesses.check(("here", "a"), 2.0)
+    guesses.check(("there", "a"), 2.0)
+    guesses.check(("here", "b"), 2.0)
+    guesses.check(("here", "a"), 2.0 + GUESSES_SECONDS)

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import IO, Any
@@ -30,6 +31,7 @@ from millstream.admin.values import decode_text, visible
 from millstream.errors import MillstreamError
 
 CHUNK_BYTES = 256 * 1024
+WAIT_SECONDS = 0.5  # for the child, before the caller is asked whether to go on
 CSV_COLUMNS = ("topic", "partition", "offset", "time", "state", "key", "value", "headers")
 PARQUET_CHILD = "millstream.admin.parquet_child"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -163,17 +165,18 @@ def can_write_parquet() -> bool:
 
 
 def parquet(topic: str, records: Iterable[ReadRecord]) -> Iterator[bytes]:
-    """A file of Parquet, in chunks; the whole is made before the first. Raises `ExportFailed`."""
+    """A file of Parquet, in chunks; the whole is made before the first. While it is made, empty
+    chunks come, so that the caller can do something else, or stop. Raises `ExportFailed`."""
     if not can_write_parquet():
         raise ExportFailed("Parquet needs Arrow: pip install 'millstream[query]'")
     with tempfile.TemporaryFile() as file:
-        _write_parquet(topic, records, file)
+        yield from _write_parquet(topic, records, file)
         file.seek(0)
         while chunk := file.read(CHUNK_BYTES):
             yield chunk
 
 
-def _write_parquet(topic: str, records: Iterable[ReadRecord], file: IO[bytes]) -> None:
+def _write_parquet(topic: str, records: Iterable[ReadRecord], file: IO[bytes]) -> Iterator[bytes]:
     with tempfile.TemporaryFile() as errors:
         child = subprocess.Popen(
             [sys.executable, "-m", PARQUET_CHILD],
@@ -183,10 +186,17 @@ def _write_parquet(topic: str, records: Iterable[ReadRecord], file: IO[bytes]) -
         )
         assert child.stdin is not None
         try:
+            written = 0
             for record in records:
-                child.stdin.write(_parquet_line(topic, record))
+                written += child.stdin.write(_parquet_line(topic, record))
+                if written >= CHUNK_BYTES:
+                    written = 0
+                    yield b""
             child.stdin.close()
-            child.wait()
+            while child.poll() is None:
+                yield b""
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(WAIT_SECONDS)
         except BrokenPipeError:
             child.wait()
         finally:

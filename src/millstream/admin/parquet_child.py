@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import sys
 from collections.abc import Iterable
 from typing import IO, Any
 
+NICE = 10
 ROWS_PER_GROUP = 20_000
 BYTES_PER_GROUP = 32 * 1024 * 1024
 
@@ -63,4 +65,5 @@ def _table(pa: Any, schema: Any, rows: list[list[Any]]) -> Any:
 
 
 if __name__ == "__main__":
+    os.nice(NICE)
     write(sys.stdin.buffer, sys.stdout.buffer)

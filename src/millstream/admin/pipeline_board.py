@@ -11,6 +11,7 @@ and begins again with another one, which has another checkpoint.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
@@ -95,9 +96,10 @@ class Shown:
 
 
 class Board:
-    """See the module."""
+    """See the module. Any thread may look at it while another takes records."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}  # the one that changed last is the last
         self._versions: dict[str, VersionsShown] = {}
         self._diffs: dict[str, DiffShown] = {}
@@ -109,28 +111,35 @@ class Board:
         """Apply a record of this time, which may be known to have come at another one."""
         prefix, colon, name = (key or b"").decode(errors="replace").partition(":")
         prefix += colon
-        if value is None:
-            self._forget(prefix, name)
-            return
+        came_ms = time_ms if came_ms is None else came_ms
         try:
-            match prefix:
-                case pipeline_records.STATUS:
-                    came_ms = time_ms if came_ms is None else came_ms
-                    self._take_status(name, decode(Published, value), time_ms, came_ms)
-                case pipeline_records.ABOUT:
-                    self._take_about(name, decode(About, value))
-                case pipeline_records.VERSIONS:
-                    _keep(self._versions, name, decode(VersionsShown, value))
-                case pipeline_records.DIFF:
-                    _keep(self._diffs, name, decode(DiffShown, value))
-                case _:
-                    self.ignored += 1
+            with self._lock:
+                self._take(prefix, name, value, time_ms, came_ms)
         except ValueError:
             self.ignored += 1
 
+    def _take(
+        self, prefix: str, name: str, value: bytes | None, time_ms: int, came_ms: int
+    ) -> None:
+        if value is None:
+            self._forget(prefix, name)
+            return
+        match prefix:
+            case pipeline_records.STATUS:
+                self._take_status(name, decode(Published, value), time_ms, came_ms)
+            case pipeline_records.ABOUT:
+                self._take_about(name, decode(About, value))
+            case pipeline_records.VERSIONS:
+                _keep(self._versions, name, decode(VersionsShown, value))
+            case pipeline_records.DIFF:
+                _keep(self._diffs, name, decode(DiffShown, value))
+            case _:
+                self.ignored += 1
+
     def pipelines(self, now_ms: int) -> list[Shown]:
         """By their names."""
-        found = [self._shown(it, now_ms) for it in self._entries.values() if it.runs]
+        with self._lock:
+            found = [self._shown(it, now_ms) for it in self._entries.values() if it.runs]
         return sorted(found, key=lambda it: (it.about.pipeline, it.about.started_ms, it.identity))
 
     def versions(self, pipeline: str) -> VersionsShown | None:

@@ -20,6 +20,7 @@ that comes late, does nothing to another run.
 from __future__ import annotations
 
 import json
+import math
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
@@ -178,7 +179,8 @@ class VersionsShown:
 
 @dataclass(frozen=True)
 class OutputDiff:
-    """How a table or topic of two versions differs."""
+    """How a table or topic of two versions differs: without rows, which are for those only who
+    may read them."""
 
     name: str
     is_equal: bool
@@ -187,7 +189,6 @@ class OutputDiff:
     only: tuple[int, ...] = ()
     differing: int = 0
     by_column: Mapping[str, int] = field(default_factory=dict)
-    samples: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -231,10 +232,15 @@ def decode(kind: type[T], value: bytes) -> T:
     if len(value) > VALUE_BYTES_MAX:
         raise ValueError(f"{len(value)} bytes")
     try:
-        made: T = _builder(kind)(json.loads(value))  # type: ignore[arg-type]
+        content = json.loads(value, parse_constant=_no_number)
+        made: T = _builder(kind)(content)  # type: ignore[arg-type]
     except RecursionError:
         raise ValueError("nested too deeply") from None
     return made
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number")
 
 
 def shortened(text: str, longest: int = TEXT_MAX) -> str:
@@ -262,12 +268,35 @@ def _builder(kind: Any) -> Builder:
 
         def mapping(value: Any) -> dict[str, Any]:
             _checked(value, isinstance(value, dict), kind)
-            return {name: build(it) for name, it in value.items()}
+            return {_text(name): build(it) for name, it in value.items()}
 
         return mapping
     if kind is float:
-        return lambda value: float(_checked(value, type(value) in (int, float), kind))
+        return _number
+    if kind is int:
+        return _whole
+    if kind is str:
+        return _text
     return lambda value: _checked(value, type(value) is kind, kind)  # a bool is no int
+
+
+def _whole(value: Any) -> int:
+    """Larger numbers fit into nothing that is done with them."""
+    checked: int = _checked(value, type(value) is int and -(2**63) <= value < 2**63, int)
+    return checked
+
+
+def _number(value: Any) -> float:
+    if type(value) is int:
+        return float(_whole(value))
+    checked: float = _checked(value, type(value) is float and math.isfinite(value), float)
+    return checked
+
+
+def _text(value: Any) -> str:
+    checked: str = _checked(value, type(value) is str, str)
+    checked.encode()  # half of a surrogate pair, which JSON may have, is in no page
+    return checked
 
 
 def _tuple_builder(kind: Any, of: tuple[Any, ...]) -> Builder:

@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import NamedTuple
 
 from millstream.admin.pipeline_board import Board, Shown
@@ -51,9 +52,10 @@ class TopicFollower:
         self.starts = 0  # how often it has begun at the beginning
         self.exists = False
 
-    def read(self, cluster: Cluster) -> Iterator[TopicRecord]:
-        """What has come since; begins again if the topic is another one than before. Raises
-        `ApiError` without the right to read it."""
+    def read(self, cluster: Cluster, *, seconds_max: float = inf) -> Iterator[TopicRecord]:
+        """What has come since; begins again if the topic is another one than before. What takes
+        longer than `seconds_max` is left for the next time. Raises `ApiError` without the right to
+        read it."""
         found = cluster.retrying(lambda: cluster.refresh([self._topic])).get(self._topic)
         self.exists = found is not None
         if found is None:
@@ -66,11 +68,11 @@ class TopicFollower:
             start = log_start_offset(cluster, self._topic, PARTITION)
             self._position = end if self._from_end and is_first else start
             self.starts += 1
-        yield from self._read_to(cluster, end)
+        yield from self._read_to(cluster, end, time.monotonic() + seconds_max)
 
-    def _read_to(self, cluster: Cluster, end: int) -> Iterator[TopicRecord]:
+    def _read_to(self, cluster: Cluster, end: int, deadline: float) -> Iterator[TopicRecord]:
         assert self._position is not None
-        while self._position < end:
+        while self._position < end and time.monotonic() < deadline:
             try:
                 fetched = fetch_batches(cluster, self._topic, PARTITION, self._position)
             except ApiError as error:

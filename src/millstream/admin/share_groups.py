@@ -265,7 +265,8 @@ def share_partitions(cluster: Cluster, group: str) -> list[SharePartition]:
 def add_live_states(
     cluster: Cluster, group: str, partitions: Mapping[TopicPartition, SharePartition]
 ) -> bool:
-    """Ask the leaders of the partitions; returns whether they support that."""
+    """Ask the leaders of the partitions; returns whether they support that. Those that cannot be
+    reached are left out."""
     by_leader, _ = partitions_by_leader(cluster, partitions)
     for leader, places in by_leader.items():
         topics: dict[str, list[int]] = {}
@@ -281,6 +282,8 @@ def add_live_states(
             if error.code is ErrorCode.UNSUPPORTED_VERSION:
                 return False
             raise
+        except OSError:  # a leader that is down: what it holds is not known
+            continue
         check(answer.error_code, answer.error_message or f"group {group!r}")
         for topic in answer.topics:
             for it in topic.partitions:

@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from millstream.cli.failures import CommandFailed
+from millstream.client.schema_registry import registry_settings
 from millstream.client.security import read_connection
+from millstream.client.settings import read_client_settings
 from millstream.config.broker import BrokerConfig
 from millstream.console.settings import ConsoleSettings
 from millstream.errors import ConfigError, MillstreamError
@@ -28,7 +30,7 @@ class ConsoleBeside:
     def __init__(self, listen: str, client_config: Path | None) -> None:
         """Raises `CommandFailed`, or `ConfigError`."""
         try:
-            from millstream.console.server import ConsoleServer, bind
+            from millstream.console.server import ConsoleServer, bind, is_loopback
         except ModuleNotFoundError as missing:
             raise needs_extra(missing) from None
         self._make = ConsoleServer
@@ -36,6 +38,7 @@ class ConsoleBeside:
         if client_config is not None:
             read_connection(client_config)
         self._socket = bind(listen)
+        self._is_reachable = not is_loopback(self._socket.getsockname()[0])
         self._server: ConsoleServer | None = None
         self._stopped = False
 
@@ -48,12 +51,15 @@ class ConsoleBeside:
 
     def _run(self, config: BrokerConfig, addresses: Mapping[str, str]) -> None:
         try:
-            settings = connection_to(config, addresses, self._client_config)
+            settings = connection_to(
+                config, addresses, self._client_config, is_reachable=self._is_reachable
+            )
             server = self._make(settings, self._socket)
             server.start()
             server.give_memory_back()
         except (MillstreamError, OSError) as error:
             _log.error("the console did not start: %s", error)
+            self._socket.close()  # browsers are refused, instead of waiting
             return
         self._server = server
         if self._stopped:
@@ -70,33 +76,42 @@ class ConsoleBeside:
 
 
 def connection_to(
-    config: BrokerConfig, addresses: Mapping[str, str], client_config: Path | None
+    config: BrokerConfig,
+    addresses: Mapping[str, str],
+    client_config: Path | None,
+    *,
+    is_reachable: bool = False,
 ) -> ConsoleSettings:
-    """How the console reaches the broker beside it. Raises `ConfigError`."""
+    """How the console reaches the broker beside it; `is_reachable` says whether browsers on other
+    machines reach the console. Raises `ConfigError`."""
     if client_config is not None:
         given, servers = read_connection(client_config)
+        given |= registry_settings(read_client_settings(client_config))
         protocol = given.get("security.protocol", "PLAINTEXT").upper()
         found = [name for name, it in _protocols(config, addresses).items() if it.name == protocol]
         if servers is None and not found:
             raise ConfigError(f"no listener has security.protocol {protocol} of {client_config}")
         return ConsoleSettings(servers or reachable(addresses[found[0]]), given)
-    listener, protocol_of = chosen_listener(_protocols(config, addresses), config.has_authorizer)
+    listener, protocol_of = chosen_listener(
+        _protocols(config, addresses), needs_log_in=config.has_authorizer or is_reachable
+    )
     return ConsoleSettings(
         reachable(addresses[listener]), client_settings(config, listener, protocol_of)
     )
 
 
 def chosen_listener(
-    protocols: Mapping[str, SecurityProtocol], has_authorizer: bool
+    protocols: Mapping[str, SecurityProtocol], *, needs_log_in: bool
 ) -> tuple[str, SecurityProtocol]:
-    """With access control, one where users log in; else one that needs the least."""
+    """One that needs the least. With access control, and for a console that others reach, one where
+    users log in, if there is any: else the console would open to all what that listener guards."""
     order = [
         SecurityProtocol.PLAINTEXT,
         SecurityProtocol.SASL_PLAINTEXT,
         SecurityProtocol.SASL_SSL,
         SecurityProtocol.SSL,
     ]
-    if has_authorizer:
+    if needs_log_in:
         order.sort(key=lambda it: not it.uses_sasl)
     return min(protocols.items(), key=lambda it: order.index(it[1]))
 

@@ -127,6 +127,10 @@ class Registry:
             found = self._schemas[schema_id] = self._registered(answer, f"schema {schema_id}")
         return found
 
+    def has(self, schema_id: int) -> bool:
+        """Whether it is known without asking."""
+        return schema_id in self._schemas
+
     def latest(self, subject: str) -> tuple[int, RegisteredSchema]:
         """The newest schema of a subject, with its id."""
         path = f"/subjects/{quote(subject, safe='')}/versions/latest"

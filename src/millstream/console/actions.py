@@ -134,11 +134,14 @@ async def read_form(request: Request) -> Form:
 def _json_pairs(value: Any) -> list[tuple[str, str]]:
     if not isinstance(value, dict):
         raise ValueError("JSON must be an object")
-    return [
+    pairs = [
         (name, one if isinstance(one, str) else json.dumps(one))
         for name, it in value.items()
         for one in (it if isinstance(it, list) else [it])
     ]
+    for name, one in pairs:
+        (name + one).encode()  # half of a surrogate pair, which JSON may have, is no text
+    return pairs
 
 
 def check_token(request: Request, form: Form) -> None:

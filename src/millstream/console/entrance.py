@@ -66,7 +66,7 @@ class Entrance:
         if request.scope["path"].startswith("/static/"):
             return None
         cookie = request.cookies.get(cookie_name(request), "")
-        session = sessions.find(cookie) or await _of_script(sessions, request.headers)
+        session = sessions.find(cookie) or await _of_script(sessions, request)
         if session is None and sessions.access is Access.TOKEN:
             entered = sessions.enter(request.query_params.get(TOKEN_PARAMETER, ""))
             if entered is not None:
@@ -90,8 +90,8 @@ def _refuse(request: Request) -> Response:
     return failure(request, HTTPException(401, "log in first"))
 
 
-async def _of_script(sessions: Sessions, headers: Headers) -> Session | None:
-    kind, _, given = headers.get("authorization", "").partition(" ")
+async def _of_script(sessions: Sessions, request: Request) -> Session | None:
+    kind, _, given = request.headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer" and sessions.access is Access.TOKEN:
         return sessions.shared if sessions.is_token(given.strip()) else None
     if kind.lower() != "basic" or sessions.access is not Access.LOG_IN:
@@ -100,7 +100,14 @@ async def _of_script(sessions: Sessions, headers: Headers) -> Session | None:
         user, colon, password = base64.b64decode(given, validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError):
         raise HTTPException(400, "the Authorization header is malformed") from None
-    return await sessions.log_in_once(user, password) if colon else None
+    if not colon:
+        return None
+    return await sessions.log_in_once(user, password, address=address_of(request))
+
+
+def address_of(request: Request) -> str:
+    """Where the browser or script is; all are at the address of a proxy, if there is one."""
+    return request.client.host if request.client is not None else ""
 
 
 def is_script(headers: Headers) -> bool:

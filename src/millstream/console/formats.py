@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ def number(amount: float | None) -> str:
 
 def short(amount: float | None) -> str:
     """1234567 as `1.23 M`."""
-    if amount is None:
+    if amount is None or not math.isfinite(amount):
         return NOTHING
     for limit, divisor, unit in _SHORT:
         if abs(amount) >= limit:
@@ -54,7 +55,7 @@ def size_rate(bytes_per_second: float | None) -> str:
 
 def span(span_ms: float | None) -> str:
     """90000 as `1 min 30 s`: the two largest units."""
-    if span_ms is None:
+    if span_ms is None or not math.isfinite(span_ms):
         return NOTHING
     if abs(span_ms) < 1_000:
         return f"{span_ms:.0f} ms"
@@ -87,7 +88,7 @@ def percent(share: float | None) -> str:
 def meaning(setting: Setting) -> str:
     """What a number means: `retention.ms` as a span, `segment.bytes` as a size."""
     text = setting.value or ""
-    if not text.lstrip("-").isdigit():
+    if not text.isascii() or not text.lstrip("-").isdigit() or len(text) > 20:
         return ""
     amount, name = int(text), setting.name
     if amount in (-1, 2**63 - 1) and (".ms" in name or ".bytes" in name or "messages" in name):

@@ -2,7 +2,9 @@
 
 - Another site's name in `Host`: DNS rebinding would make a browser take that site for the console.
   Addresses and localhost are safe, since they name no other site; other names must be allowed.
-- A request that changes something and comes from another site (`Origin`, `Sec-Fetch-Site`).
+- A request that comes from a page of another site (`Origin`, `Sec-Fetch-Site`), though a browser
+  would not let that page read the answer: it may change something, and reading takes the brokers'
+  time, too. Only links to pages are followed; not to streams, files and JSON.
 - Bodies that are too large.
 
 Every answer gets a Content-Security-Policy that allows the console's own files only, so that a
@@ -14,6 +16,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Sequence
+from urllib.parse import parse_qsl
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -21,7 +24,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BODY_BYTES_MAX = 8 * 1024 * 1024
-TOO_LARGE = f"a request has at most {BODY_BYTES_MAX} bytes"
+LOG_IN_BYTES_MAX = 64 * 1024
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -36,6 +39,8 @@ HEADERS = {
 }
 READING = ("GET", "HEAD")
 METHODS = (*READING, "POST")
+NO_PAGES = ("/live/records", "/search/hits", "/export/file")  # streams and files
+NO_PAGE_PARAMETERS = frozenset(("live", "format"))
 _HOST = re.compile(r"\A(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?\Z")
 
 
@@ -70,6 +75,16 @@ def is_foreign(headers: Headers) -> bool:
     return scheme not in ("http", "https") or host.lower() != headers.get("host", "").lower()
 
 
+def is_link(path: str, query: bytes, headers: Headers) -> bool:
+    """Whether a browser opens a page in a tab, as it does for a link of another site."""
+    if headers.get("sec-fetch-mode") != "navigate" or headers.get("sec-fetch-dest") != "document":
+        return False
+    if "sec-purpose" in headers:  # fetched in advance: nobody has followed the link yet
+        return False
+    parameters = {name for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True)}
+    return not path.endswith(NO_PAGES) and not parameters & NO_PAGE_PARAMETERS
+
+
 class Guards:
     """See the module. A pure ASGI middleware, so that streams pass unbuffered."""
 
@@ -81,14 +96,16 @@ class Guards:
         if scope["type"] != "http":
             return
         headers = Headers(scope=scope)
-        refused = self._refusal(scope["method"], headers)
+        refused = self._refusal(scope, headers)
         if refused is not None:
             status, message = refused
             await PlainTextResponse(message + "\n", status)(scope, receive, _with_headers(send))
             return
-        await self._app(scope, _limited(receive), _with_headers(send))
+        limited = _limited(receive, body_bytes_max(scope["path"]))
+        await self._app(scope, limited, _with_headers(send))
 
-    def _refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
+    def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
+        method: str = scope["method"]
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not is_allowed_host(hosts[0], self._allowed):
             shown = hosts[0][:100] if hosts else ""
@@ -98,23 +115,35 @@ class Guards:
             )
         if method not in METHODS:
             return 405, f"method not allowed: {method[:20]}"
-        if method not in READING and is_foreign(headers):
+        if is_foreign(headers) and not (
+            method in READING and is_link(scope["path"], scope["query_string"], headers)
+        ):
             return 403, "this request comes from a page of another site"
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > BODY_BYTES_MAX:
-            return 413, TOO_LARGE
+        most = body_bytes_max(scope["path"])
+        if not length.isascii() or not length.isdigit() or len(length) > 18 or int(length) > most:
+            return 413, too_large(most)
         return None
 
 
-def _limited(receive: Receive) -> Receive:
+def body_bytes_max(path: str) -> int:
+    """Less where nobody has logged in yet."""
+    return LOG_IN_BYTES_MAX if path == "/log-in" else BODY_BYTES_MAX
+
+
+def too_large(most: int) -> str:
+    return f"a request has at most {most} bytes here"
+
+
+def _limited(receive: Receive, most: int) -> Receive:
     received = 0
 
     async def limited() -> Message:
         nonlocal received
         message = await receive()
         received += len(message.get("body", b""))
-        if received > BODY_BYTES_MAX:
-            raise HTTPException(413, TOO_LARGE)
+        if received > most:
+            raise HTTPException(413, too_large(most))
         return message
 
     return limited

@@ -25,6 +25,8 @@ from millstream.console.sessions import session_of
 
 PARAMETER = "live"
 STREAMS_MAX = 1_000
+STREAMS_PER_SESSION_MAX = 500  # all browsers of an open console share a session
+OWN_PER_SESSION_MAX = 50
 HEARTBEAT_SECONDS = 15.0
 PROBLEM = "problem"  # a part of every feed: why nothing changes at the moment
 
@@ -128,7 +130,7 @@ class Streams:
 
     def __init__(self) -> None:
         self._feeds: dict[tuple[str, str], tuple[Feed, asyncio.Task[None]]] = {}
-        self._open: set[asyncio.Task[Any]] = set()
+        self._open: dict[asyncio.Task[Any], tuple[str, bool]] = {}
         self._is_closed = False
 
     @property
@@ -150,10 +152,23 @@ class Streams:
                 self._feeds.pop(key, None)
                 task.cancel()
 
-    async def counted(self, contents: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    def check(self, session: str, *, is_own: bool) -> None:
+        """Raises `HTTPException` if there are too many, of all or of a session. Those that are not
+        shared (`is_own`) cost more, such as connections to the brokers."""
+        if self.count >= STREAMS_MAX:
+            raise HTTPException(503, f"{STREAMS_MAX} pages are open; close some, or reload later")
+        most = OWN_PER_SESSION_MAX if is_own else STREAMS_PER_SESSION_MAX
+        if sum(it == (session, is_own) for it in self._open.values()) >= most:
+            raise HTTPException(
+                503, f"{most} such pages of one user are open; close some, or reload later"
+            )
+
+    async def counted(
+        self, contents: AsyncIterator[bytes], session: str = "", *, is_own: bool = False
+    ) -> AsyncIterator[bytes]:
         task = asyncio.current_task()
         assert task is not None
-        self._open.add(task)
+        self._open[task] = (session, is_own)
         try:
             async for content in contents:
                 yield content
@@ -162,7 +177,7 @@ class Streams:
                 raise
             task.uncancel()  # the response ends as any other
         finally:
-            self._open.discard(task)
+            self._open.pop(task, None)
             if isinstance(contents, _Closable):
                 await contents.aclose()
 
@@ -188,7 +203,9 @@ def follow(
     """A stream of parts, each drawn again after its number of seconds."""
     key = (session_of(request).id, f"{request.scope['path']}?{request.url.query}")
     streams = _streams(request)
-    return _answer(streams, streams.shared(key, lambda: Feed(parts, draw, problem)))
+    streams.check(key[0], is_own=False)
+    contents = streams.shared(key, lambda: Feed(parts, draw, problem))
+    return _answer(streams.counted(contents, key[0]))
 
 
 def stream(request: Request, messages: AsyncIterator[Message]) -> Response:
@@ -200,16 +217,14 @@ def stream(request: Request, messages: AsyncIterator[Message]) -> Response:
             async for message in messages:
                 yield encode(message)
 
-    return _answer(_streams(request), contents())
+    session, streams = session_of(request).id, _streams(request)
+    streams.check(session, is_own=True)
+    return _answer(streams.counted(contents(), session, is_own=True))
 
 
-def _answer(streams: Streams, contents: AsyncIterator[bytes]) -> Response:
-    if streams.count >= STREAMS_MAX:
-        raise HTTPException(503, f"{STREAMS_MAX} pages are open; close some, or reload later")
+def _answer(contents: AsyncIterator[bytes]) -> Response:
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(
-        streams.counted(contents), media_type="text/event-stream", headers=headers
-    )
+    return StreamingResponse(contents, media_type="text/event-stream", headers=headers)
 
 
 def _streams(request: Request) -> Streams:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from millstream.admin.pipeline_board import Shown
 from millstream.admin.pipeline_records import Node
-from millstream.console.formats import number, rate, short, size, span
+from millstream.console.formats import moment, number, rate, short, size, span
 from millstream.console.paths import link
 
 WATERMARK = "watermark on "
@@ -111,7 +111,7 @@ def facts_of(node: Node, shown: Shown, now_ms: int, is_matching: bool) -> list[F
         rows = sum(it.rows for it in kept)
         return [Fact("state", f"{short(rows)} rows, {size(sum(it.bytes for it in kept))}"), *late]
     if node.title.startswith(WATERMARK) and status.watermark_ms is not None:
-        at = datetime.fromtimestamp(status.watermark_ms / 1000, UTC).strftime("%H:%M:%S UTC")
+        at = time_of_day(status.watermark_ms)
         behind = span(max(now_ms - status.watermark_ms, 0))
         facts = [Fact("at", at), Fact("behind clock", behind)]
         if status.newest_ms is not None:
@@ -122,6 +122,14 @@ def facts_of(node: Node, shown: Shown, now_ms: int, is_matching: bool) -> list[F
         dropped = status.late[node.name]
         return [Fact("dropped", number(dropped), "warn" if dropped else "")]
     return []
+
+
+def time_of_day(time_ms: int) -> str:
+    """In UTC. Event times may be anything, such as microseconds taken for milliseconds."""
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):
+        return moment(time_ms)
 
 
 def flow_of(node: Node, shown: Shown) -> str:

@@ -24,6 +24,7 @@ from millstream.client.schema_registry import (
     Registry,
     RegistryError,
     RegistrySettings,
+    UnknownSchema,
 )
 from millstream.console.actions import Refused, command
 from millstream.console.paths import link
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 REGISTRY_PATIENCE_MS = 3_000  # a page does not wait for longer
 FAILURE_SECONDS = 10.0  # for which a registry that failed is not asked again
-FAILURES_MAX = 1_000
+UNKNOWN_MAX = 100  # ids in that time
 ZONE_MINUTES_MAX = 14 * 60
 HEADERS_SHOWN = 3
 PARTITIONS_SHOWN_MAX = 1_000
@@ -180,23 +181,43 @@ def header_text(header: Header) -> str:
 
 class Schemas:
     """The schema registry of a console. One that failed is left alone for a while, so that a page
-    with a hundred records waits for it once."""
+    with a hundred records waits for it once. Ids that it does not know are asked for seldom: any
+    bytes that begin with zero look like one. Blocks, so it is for threads."""
 
     def __init__(self, settings: RegistrySettings) -> None:
         self._registry = Registry(settings)
-        self._failures: dict[int, tuple[float, RegistryError]] = {}
+        self._unknown: dict[int, tuple[float, RegistryError]] = {}
+        self._failure: tuple[float, RegistryError] | None = None
 
     def schema(self, schema_id: int) -> RegisteredSchema:
-        failed_at, error = self._failures.get(schema_id, (0.0, None))
-        if error is not None and time.monotonic() - failed_at < FAILURE_SECONDS:
-            raise error
-        try:
+        if self._registry.has(schema_id):
             return self._registry.schema(schema_id)
-        except RegistryError as failure:
-            if len(self._failures) >= FAILURES_MAX:
-                self._failures.clear()
-            self._failures[schema_id] = (time.monotonic(), failure)
+        since = time.monotonic() - FAILURE_SECONDS
+        for known in (self._failure, self._unknown.get(schema_id)):
+            if known is not None and known[0] > since:
+                raise known[1]
+        self._limit_unknown(since)
+        try:
+            found = self._registry.schema(schema_id)
+        except UnknownSchema as failure:
+            self._unknown[schema_id] = (time.monotonic(), failure)
             raise
+        except RegistryError as failure:
+            self._failure = (time.monotonic(), failure)
+            raise
+        self._failure = None
+        return found
+
+    def _limit_unknown(self, since: float) -> None:
+        """Raises `RegistryError` if too many ids were unknown of late."""
+        if len(self._unknown) < UNKNOWN_MAX:
+            return
+        self._unknown = {it: known for it, known in list(self._unknown.items()) if known[0] > since}
+        if len(self._unknown) >= UNKNOWN_MAX:
+            raise RegistryError(
+                f"the registry did not know {UNKNOWN_MAX} of the ids that records begin with: it "
+                f"is asked again in {FAILURE_SECONDS:.0f} s"
+            )
 
 
 def decoder_of(request: Request) -> Decoder:

@@ -253,7 +253,8 @@ class Sampler:
             except (OSError, MillstreamError) as error:
                 _log.debug("no sample of the cluster: %s", error)
                 if cluster is not None:
-                    cluster.forget_all()
+                    cluster.close()
+                    cluster = None  # the next one may be of another session
                 self._before, self._latest, self._rates = None, None, {}
                 refreshed_at, wait = None, self._interval_seconds
                 continue
@@ -309,10 +310,18 @@ class Samplers:
         return any(not it.is_closed for it in self._sessions.get(user, ()))
 
     def _connect(self, user: str) -> Cluster:
-        for session in self._sessions.get(user, ()):
+        """As the newest session: the password of older ones may not be the user's any more."""
+        for session in reversed(self._sessions.get(user, ())):
             if not session.is_closed:
                 return session.new_cluster(timeout_seconds=TIMEOUT_SECONDS)
         raise ConnectionError("the user has logged out")
+
+    def tidy(self) -> None:
+        """Forget sessions that have ended, and their passwords with them."""
+        for user, sessions in list(self._sessions.items()):
+            self._sessions[user] = [it for it in sessions if not it.is_closed]
+            if not self._sessions[user]:
+                del self._sessions[user]
 
     def close(self) -> None:
         for sampler in self._samplers.values():

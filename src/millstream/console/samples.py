@@ -61,7 +61,9 @@ class Sample:
         if known is None:
             return None
         places = [(topic, it.index) for it in known.partitions]
-        found = [self.ends[it] - self.starts[it] for it in places if it in self.ends]
+        # The two come from two requests: a leader may have answered one of them only.
+        known_places = [it for it in places if it in self.starts and it in self.ends]
+        found = [self.ends[it] - self.starts[it] for it in known_places]
         return sum(found) if found else None
 
     def bytes_of(self, topic: str) -> int | None:
@@ -155,5 +157,7 @@ def values(before: Sample | None, after: Sample) -> dict[Key, float]:
             found[SIZE, name] = size
     if after.lag is not None:
         found[LAG, WHOLE] = after.lag
-    found |= {(LAG, it.group): float(it.lag) for it in after.groups if it.lag is not None}
+    # A group may have the empty id, which is the key of the whole cluster.
+    named = [it for it in after.groups if it.group != WHOLE]
+    found |= {(LAG, it.group): float(it.lag) for it in named if it.lag is not None}
     return found

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 import uvicorn
 
 from millstream.console.app import create_app
+from millstream.console.connections import CONNECTIONS_MAX, LimitedConnection
 from millstream.console.entrance import TOKEN_PARAMETER
 from millstream.console.sessions import Access, access_of
 from millstream.console.settings import ConsoleSettings
@@ -23,7 +24,6 @@ from millstream.errors import ConfigError, MillstreamError
 
 STOP_SECONDS_MAX = 10.0
 TIDY_SECONDS = 20.0
-CONNECTIONS_MAX = 2_000
 _log = logging.getLogger(__name__)
 
 
@@ -111,7 +111,7 @@ class ConsoleServer:
         app = self._app
         config = uvicorn.Config(
             app,
-            http="httptools",
+            http=LimitedConnection,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -131,6 +131,9 @@ class ConsoleServer:
         try:
             while not server.started and not serving.done():
                 await asyncio.sleep(0.01)
+            if serving.done():
+                await serving  # raises what went wrong
+                raise ConfigError("the console cannot serve")
             if app.state.sessions.shared is not None:
                 app.state.samplers.of(app.state.sessions.shared)  # so that there is a history
             ready()
@@ -145,6 +148,7 @@ class ConsoleServer:
 
     def _tidy(self) -> None:
         self._app.state.sessions.tidy()
+        self._app.state.samplers.tidy()
         if self._app.state.renderer is not None and not self._has_given_back:
             self._has_given_back = True
             self.give_memory_back()
@@ -162,9 +166,14 @@ class ConsoleServer:
         stopping.cancel()
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+
+
 def warnings_of(settings: ConsoleSettings, host: str) -> list[str]:
     """Risks of a console that listens on this address."""
-    if ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+    if is_loopback(host):
         return []
     found = []
     if access_of(settings) is Access.OPEN:

@@ -20,7 +20,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import anyio
@@ -38,11 +38,15 @@ from millstream.security.exchange import OAUTHBEARER, PLAIN, AuthenticationFaile
 CLUSTERS_PER_SESSION_MAX = 4
 THREADS_MAX = 16
 SESSIONS_MAX = 1_000
+SESSIONS_PER_USER_MAX = 100
 TIMEOUT_SECONDS = 10.0  # a page that waits longer shows an error instead
 IDLE_SECONDS_MAX = 60.0  # connections that nobody used for so long are closed
 SESSION_SECONDS_MAX = 12 * 3600.0  # without a request
 LOG_INS_AT_ONCE = 4
 FAILED_LOG_IN_SECONDS = 1.0
+GUESSES_MAX = 10  # wrong passwords of a user, from one address
+GUESSES_SECONDS = 30.0  # in that time
+GUESSES_KEPT = 10_000
 CLIENT_ID = "millstream-console"
 # The strongest first; a user may have a password for one of them only.
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", PLAIN)
@@ -79,7 +83,6 @@ class Session:
         registry. Raises `ConfigError`."""
         self.id = secrets.token_urlsafe(32)
         self.user = user
-        self.used_at = time.monotonic()
         self.bootstrap_servers = bootstrap_servers
         self.client_settings = client_settings
         self._security = Security.from_settings(security_settings(client_settings))
@@ -143,6 +146,37 @@ class Session:
             self._idle.append((time.monotonic(), cluster))
 
 
+class Guesses:
+    """Wrong passwords of late, by address and user: who guesses from elsewhere locks nobody out."""
+
+    def __init__(self) -> None:
+        self._times: OrderedDict[tuple[str, str], list[float]] = OrderedDict()
+
+    def check(self, who: tuple[str, str], now: float) -> None:
+        """Raises `HTTPException` after too many."""
+        recent = [it for it in self._times.get(who, ()) if it > now - GUESSES_SECONDS]
+        if len(recent) >= GUESSES_MAX:
+            raise HTTPException(
+                429,
+                f"{len(recent)} log-ins of {who[1]!r} have failed within "
+                f"{GUESSES_SECONDS:.0f} seconds; try again a little later",
+            )
+
+    def add(self, who: tuple[str, str], now: float) -> None:
+        recent = [it for it in self._times.pop(who, ()) if it > now - GUESSES_SECONDS]
+        self._times[who] = [*recent, now]
+        if len(self._times) > GUESSES_KEPT:
+            self._times.popitem(last=False)
+
+
+@dataclass
+class Entering:
+    """A log-in that is under way, and how many wait for it."""
+
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    waiting: int = 0
+
+
 class Sessions:
     """All sessions of a console."""
 
@@ -154,6 +188,9 @@ class Sessions:
         self._by_id: OrderedDict[str, Session] = OrderedDict()  # the least recently used first
         self._threads = anyio.CapacityLimiter(THREADS_MAX)
         self._log_ins = anyio.CapacityLimiter(LOG_INS_AT_ONCE)
+        self._used_at: dict[str, float] = {}  # by cookie: one session may have several
+        self._guesses = Guesses()
+        self._entering: dict[str, Entering] = {}  # log-ins of scripts, by key
         self._mechanisms: list[str] = []  # of the brokers, once they are known
         self.shared: Session | None = None
         if self.access is not Access.LOG_IN:
@@ -167,7 +204,7 @@ class Sessions:
             return self.shared
         session = self._by_id.get(cookie)
         if session is not None:
-            session.used_at = time.monotonic()
+            self._used_at[cookie] = time.monotonic()
             self._by_id.move_to_end(cookie)
         return session
 
@@ -182,25 +219,43 @@ class Sessions:
     def is_token(self, token: str) -> bool:
         return bool(self.token) and hmac.compare_digest(token.encode(), self.token.encode())
 
-    async def log_in(self, user: str, password: str, *, key: str | None = None) -> Session:
-        """A new session of a user. Raises `ApiError` if the cluster refuses the password.
+    async def log_in(
+        self, user: str, password: str, *, address: str = "", key: str | None = None
+    ) -> Session:
+        """A new session of a user, who is at that address. Raises `ApiError` if the cluster refuses
+        the password.
 
         With a `key`, `find` knows it by that instead of its id.
         """
-        async with self._log_ins:
-            try:
+        try:
+            async with self._log_ins:
+                self._guesses.check((address, user), time.monotonic())
                 session = await anyio.to_thread.run_sync(self._log_in, user, password)
-            except (ApiError, AuthenticationFailed):
-                await anyio.sleep(FAILED_LOG_IN_SECONDS)  # and with it the others that guess
-                raise
+        except (ApiError, AuthenticationFailed):
+            self._guesses.add((address, user), time.monotonic())
+            # Outside of the places: who guesses waits, and nobody else.
+            await anyio.sleep(FAILED_LOG_IN_SECONDS)
+            raise
         self._keep(key or session.id, session)
         return session
 
-    async def log_in_once(self, user: str, password: str) -> Session:
+    async def log_in_once(self, user: str, password: str, *, address: str = "") -> Session:
         """The session of a script, which sends its password with every request."""
         secret = f"{user}\0{password}".encode()
         key = "script:" + hmac.digest(self._secret, secret, "sha256").hex()
-        return self.find(key) or await self.log_in(user, password, key=key)
+        found = self.find(key)
+        if found is not None:
+            return found
+        # Requests that a script sends at once share one session.
+        entering = self._entering.setdefault(key, Entering())
+        entering.waiting += 1
+        try:
+            async with entering.lock:
+                return self.find(key) or await self.log_in(user, password, address=address, key=key)
+        finally:
+            entering.waiting -= 1
+            if not entering.waiting:
+                self._entering.pop(key, None)
 
     def _log_in(self, user: str, password: str) -> Session:
         """In a thread: with the first mechanism that the cluster accepts."""
@@ -239,12 +294,17 @@ class Sessions:
         return list(self._mechanisms)
 
     def _keep(self, key: str, session: Session) -> None:
+        self.log_out(key)
         self._by_id[key] = session
+        self._used_at[key] = time.monotonic()
+        mine = [it for it, known in self._by_id.items() if known.user == session.user]
+        if len(mine) > SESSIONS_PER_USER_MAX:
+            self.log_out(mine[0])  # the least recently used
         if len(self._by_id) > SESSIONS_MAX:
-            _, oldest = self._by_id.popitem(last=False)
-            self._close(oldest)
+            self.log_out(next(iter(self._by_id)))
 
     def log_out(self, cookie: str) -> None:
+        self._used_at.pop(cookie, None)
         session = self._by_id.pop(cookie, None)
         if session is not None:
             self._close(session)
@@ -265,8 +325,8 @@ class Sessions:
     def tidy(self) -> None:
         """Close connections and end sessions that nobody used for long."""
         now = time.monotonic()
-        for cookie, session in list(self._by_id.items()):
-            if session is not self.shared and session.used_at < now - SESSION_SECONDS_MAX:
+        for cookie in list(self._by_id):
+            if self._used_at[cookie] < now - SESSION_SECONDS_MAX:
                 self.log_out(cookie)
         for session in self._all():
             session.close_idle(now - IDLE_SECONDS_MAX)

@@ -69,3 +69,14 @@ def test_partition_that_is_not_there_has_an_error(tmp_path: Path) -> None:
         assert found.error_code.value == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     run(tmp_path, scenario)
+
+
+def test_partition_that_is_named_often_is_told_once(tmp_path: Path) -> None:
+    async def scenario(server: BrokerServer, client: WireClient) -> None:
+        await prepare(server, client)
+        topics = [{"topic_name": "orders", "partitions": [0] * 1000 + [99]}] * 2
+        answer = await client.call(KEY, 0, group_id="g", topics=topics)
+        (found,) = answer.topics
+        assert [it.partition_index for it in found.partitions] == [0, 99]
+
+    run(tmp_path, scenario)

@@ -218,7 +218,7 @@ def test_without_a_cluster_the_pipeline_goes_on_and_it_is_said_once(
     declared: Pipeline, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(publishing, "TIMEOUT_SECONDS", 0.2)
-    monkeypatch.setattr(publishing, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(publishing, "RETRY_SECONDS_MAX", 0.05)
     made = query()
     settings = with_defaults(Settings(home=tmp_path, broker="127.0.0.1:1"))
     with caplog.at_level(logging.DEBUG, logger=publishing.__name__):

@@ -36,7 +36,11 @@ async def describe_share_partitions(
     visible, hidden = split_topics(
         context, Operation.DESCRIBE, request.topics, lambda topic: topic.topic_name
     )
-    topics = [await _topic(context, request.group_id, topic) for topic in visible]
+    # Once each, however often a request names it.
+    wanted: dict[str, dict[int, None]] = {}
+    for topic in visible:
+        wanted.setdefault(topic.topic_name, {}).update(dict.fromkeys(topic.partitions))
+    topics = [await _topic(context, request.group_id, *it) for it in wanted.items()]
     refused = ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     topics += [
         {
@@ -48,11 +52,19 @@ async def describe_share_partitions(
     return {"error_code": ErrorCode.NONE, "topics": topics}
 
 
-async def _topic(context: RequestContext, group_id: str, topic: Any) -> dict[str, Any]:
-    partitions = await asyncio.gather(
-        *(_partition(context, group_id, topic.topic_name, index) for index in topic.partitions)
-    )
-    return {"topic_name": topic.topic_name, "partitions": partitions}
+async def _topic(
+    context: RequestContext, group_id: str, name: str, indexes: Iterable[int]
+) -> dict[str, Any]:
+    failed: list[dict[str, Any]] = []
+    here: list[int] = []
+    for index in indexes:
+        try:
+            context.services.partitions.find(name, index)
+            here.append(index)
+        except ApiError as error:
+            failed.append(_failed(index, error))
+    found = await asyncio.gather(*(_partition(context, group_id, name, it) for it in here))
+    return {"topic_name": name, "partitions": [*found, *failed]}
 
 
 async def _partition(
@@ -60,7 +72,7 @@ async def _partition(
 ) -> dict[str, Any]:
     services = context.services
     try:
-        services.partitions.find(topic, index)
+        services.partitions.find(topic, index)  # it may have moved meanwhile
         key = SharePartitionKey(group_id, services.metadata.image.topics[topic].id, index)
         leader = services.share_partitions.get(*key)
         in_flight = None if leader is None else leader.in_flight()

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from millstream.console.actions import Form, Refused, post, read_form
 from millstream.console.answers import explain, render
-from millstream.console.entrance import LOG_IN, cookie_name, local_path, set_cookie
+from millstream.console.entrance import LOG_IN, address_of, cookie_name, local_path, set_cookie
 from millstream.console.sessions import Access, Sessions
 from millstream.errors import ApiError, MillstreamError
 
@@ -43,7 +43,7 @@ async def enter(request: Request) -> Response:
     back = local_path(form.text("next") or "/")
     user = form.text("user")[:USER_CHARACTERS_MAX]
     try:
-        cookie = await _cookie(sessions, user, form)
+        cookie = await _cookie(sessions, user, form, address_of(request))
     except (MillstreamError, OSError) as error:
         problem = str(error) if isinstance(error, Refused) else explain(error).message
         status = 401 if isinstance(error, ApiError | Refused) else explain(error).status
@@ -52,7 +52,7 @@ async def enter(request: Request) -> Response:
     return set_cookie(request, RedirectResponse(back, 303), cookie)
 
 
-async def _cookie(sessions: Sessions, user: str, form: Form) -> str:
+async def _cookie(sessions: Sessions, user: str, form: Form, address: str) -> str:
     if sessions.access is Access.OPEN:
         raise HTTPException(404, "this console needs no log-in")
     if sessions.access is Access.TOKEN:
@@ -62,7 +62,7 @@ async def _cookie(sessions: Sessions, user: str, form: Form) -> str:
         return cookie
     if not user or not form.text("password"):
         raise Refused("type a user and its password")
-    return (await sessions.log_in(user, form.text("password"))).id
+    return (await sessions.log_in(user, form.text("password"), address=address)).id
 
 
 async def leave(request: Request, form: Form) -> Response:

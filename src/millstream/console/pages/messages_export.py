@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -25,6 +27,8 @@ COUNT_DEFAULT = 10_000
 COUNT_MAX = 1_000_000
 BYTES_MAX = 4 * 1024**3
 SECONDS_MAX = 3600.0
+EXPORTS_MAX = 16  # at once, of all users
+EXPORTS_PER_SESSION_MAX = 4
 
 Write = Callable[[str, Any], Iterator[bytes]]
 KINDS: dict[str, tuple[Write, str, str]] = {
@@ -70,9 +74,12 @@ async def download(request: Request) -> Response:
     count = max(1, min(COUNT_MAX, whole(parameters.get("count"), COUNT_DEFAULT)))
     asked = replace(Fields.of(parameters).asked(now_ms()), count=count)
     write, media_type, ending = KINDS[kind]
-    cluster = session_of(request).new_cluster()
+    exports = _exports(request)
+    session = session_of(request)
+    exports.begin(session.id)
+    cluster = session.new_cluster()
     contents = _contents(cluster, topic, asked, write)
-    chunks = _in_threads(contents, cluster, _thread(request))
+    chunks = _in_threads(request, contents, cluster, exports)
     try:
         first = await anext(chunks, b"")  # a refusal is still an error, not half a file
     except BaseException:
@@ -91,25 +98,54 @@ def _contents(cluster: Cluster, topic: str, asked: Asked, write: Write) -> Itera
     yield from write(topic, records(cluster, topic, asked, reader))
 
 
-def _thread(request: Request) -> anyio.CapacityLimiter:
-    """One for the exports of all users, which take turns: the broker may be in this process."""
+class Exports:
+    """Those that run. They take turns in one thread: the broker may be in this process."""
+
+    def __init__(self) -> None:
+        self.thread = anyio.CapacityLimiter(1)
+        self._running: Counter[str] = Counter()
+
+    def begin(self, session: str) -> None:
+        if (
+            self._running.total() >= EXPORTS_MAX
+            or self._running[session] >= EXPORTS_PER_SESSION_MAX
+        ):
+            raise HTTPException(
+                503,
+                f"{EXPORTS_PER_SESSION_MAX} exports of one user, and {EXPORTS_MAX} of all, can "
+                "run at once; try again later",
+            )
+        self._running[session] += 1
+
+    def end(self, session: str) -> None:
+        self._running[session] -= 1
+        self._running += Counter()  # forgets those that are zero
+
+
+def _exports(request: Request) -> Exports:
     state = request.app.state
-    if not hasattr(state, "export_thread"):
-        state.export_thread = anyio.CapacityLimiter(1)
-    thread: anyio.CapacityLimiter = state.export_thread
-    return thread
+    if not hasattr(state, "exports"):
+        state.exports = Exports()
+    exports: Exports = state.exports
+    return exports
 
 
 async def _in_threads(
-    contents: Iterator[bytes], cluster: Cluster, limiter: anyio.CapacityLimiter
+    request: Request, contents: Iterator[bytes], cluster: Cluster, exports: Exports
 ) -> Any:
+    session = session_of(request)
     try:
-        while True:
-            chunk = await anyio.to_thread.run_sync(next, contents, None, limiter=limiter)
+        while not session.is_closed:
+            chunk = await anyio.to_thread.run_sync(next, contents, None, limiter=exports.thread)
             if chunk is None:
                 return
-            yield chunk
+            if chunk:
+                yield chunk
+            elif await request.is_disconnected():  # nothing is sent yet that would notice
+                return
+        raise HTTPException(401, "you are logged out")
     finally:
+        exports.end(session.id)
         contents.close()  # type: ignore[attr-defined]
         cluster.close()
 

@@ -6,7 +6,7 @@ tail that was paused, or lost its connection, continues where it was.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from millstream.client.cluster import Cluster
 from millstream.console.actions import command
 from millstream.console.answers import explain, page
 from millstream.console.live import Event, stream
-from millstream.console.record_views import Fields, decoder_of, lines_of
+from millstream.console.record_views import Fields, Line, decoder_of, lines_of
 from millstream.console.sessions import session_of
 from millstream.errors import MillstreamError
 
@@ -67,30 +67,35 @@ async def _tail(
 ) -> AsyncIterator[Event]:
     topic = request.path_params["name"]
     partitions = (int(fields.partition),) if fields.partition else ()
-    cluster = session_of(request).new_cluster()
+    session = session_of(request)
+    cluster = session.new_cluster()
     threads = _threads(request)
 
-    def advance(since: Mapping[int, int] | None) -> Followed:
-        return follow(cluster, topic, since, partitions=partitions, count=SHOWN_MAX)
+    decoder = decoder_of(request)
+
+    def advance(since: Mapping[int, int] | None) -> tuple[Followed, list[Line]]:
+        found = follow(cluster, topic, since, partitions=partitions, count=SHOWN_MAX)
+        # Here, since a registry may be asked.
+        return found, lines_of(found.records[::-1], topic, decoder, fields.key, fields.value)
 
     try:
-        while True:
+        while not session.is_closed:
             try:
-                found = await anyio.to_thread.run_sync(advance, positions, limiter=threads)
+                found, lines = await anyio.to_thread.run_sync(advance, positions, limiter=threads)
             except (MillstreamError, OSError) as error:
                 yield Event("problem", explain(error).message)
                 await anyio.sleep(FAILED_SECONDS)
                 continue
             if positions is None or found.records or found.positions != positions:
-                yield Event("records", _rows(request, topic, fields, found))
+                yield Event("records", _rows(request, found, lines))
             positions = found.positions
             await anyio.sleep(INTERVAL_SECONDS)
+        yield Event("problem", "you are logged out")
     finally:
         cluster.close()
 
 
-def _rows(request: Request, topic: str, fields: Fields, found: Followed) -> dict[str, Any]:
-    lines = lines_of(found.records[::-1], topic, decoder_of(request), fields.key, fields.value)
+def _rows(request: Request, found: Followed, lines: Sequence[Line]) -> dict[str, Any]:
     return {
         "html": render_rows(request, lines),
         "count": len(lines),

@@ -7,7 +7,8 @@ cancelled, or that has found enough, leaves a cursor in the page's address, from
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -201,14 +202,16 @@ async def _run(request: Request, wanted: Wanted, fields: Fields) -> AsyncIterato
         searches.begin(session)
         began = True
         asked = await in_cluster(request, _request_of, topic, wanted, fields)
-        async for found in _scan(request, asked):
-            lines = lines_of(found.records, topic, decoder_of(request), fields.key, fields.value)
-            if lines:
-                yield Event("hits", {"html": render_rows(request, lines), "count": len(lines)})
-            if found.progress is not None:
-                yield Event("progress", progress_of(found.progress))
-            if found.done:
-                yield Event("done", found.done)
+        async with aclosing(_scan(request, asked, fields)) as steps:
+            async for found in steps:
+                lines = found.lines
+                if lines:
+                    html = render_rows(request, lines)
+                    yield Event("hits", {"html": html, "count": len(lines)})
+                if found.progress is not None:
+                    yield Event("progress", progress_of(found.progress))
+                if found.done:
+                    yield Event("done", found.done)
     except (MillstreamError, OSError, HTTPException) as error:
         yield Event("problem", explain(error).message)
     finally:
@@ -227,12 +230,11 @@ async def _all_at_once(request: Request, wanted: Wanted, fields: Fields) -> Resp
     try:
         asked = await in_cluster(request, _request_of, topic, wanted, fields)
         with anyio.move_on_after(JSON_SECONDS_MAX):
-            async for found in _scan(request, asked):
-                lines += lines_of(
-                    found.records, topic, decoder_of(request), fields.key, fields.value
-                )
-                last = last if found.progress is None else progress_of(found.progress)
-                reason = found.done or reason
+            async with aclosing(_scan(request, asked, fields)) as steps:
+                async for found in steps:
+                    lines += found.lines
+                    last = last if found.progress is None else progress_of(found.progress)
+                    reason = found.done or reason
     finally:
         searches.end(session)
     return json_answer({"records": lines, "progress": last, "reason": reason})
@@ -300,29 +302,38 @@ def _between(
 class Step:
     """What a search has to show since the last one."""
 
-    records: list[ReadRecord] = field(default_factory=list)
+    lines: Sequence[Line] = ()
     progress: Progress | None = None
     done: str = ""
 
 
-async def _scan(request: Request, asked: SearchRequest) -> AsyncIterator[Step]:
+async def _scan(
+    request: Request, asked: SearchRequest, fields: Fields
+) -> AsyncGenerator[Step, None]:
     """The steps of a search; its child ends with it."""
     from millstream.query.search import Search
 
     session = session_of(request)
     limiter = anyio.CapacityLimiter(1)
     cluster = session.new_cluster()
+    decoder = decoder_of(request)
 
     def begin() -> Search:
         return Search(session.bootstrap_servers, session.client_settings, asked)
+
+    def advance() -> Step:
+        step, records = _step(events, cluster, asked.topic)
+        # Here, since a registry may be asked.
+        step.lines = lines_of(records, asked.topic, decoder, fields.key, fields.value)
+        return step
 
     search = await anyio.to_thread.run_sync(begin)
     try:
         events = iter(search)
         while True:
-            step = await anyio.to_thread.run_sync(
-                _step, events, cluster, asked.topic, limiter=limiter, abandon_on_cancel=True
-            )
+            if session.is_closed:
+                raise HTTPException(401, "you are logged out")
+            step = await anyio.to_thread.run_sync(advance, limiter=limiter, abandon_on_cancel=True)
             yield step
             if step.done:
                 return
@@ -332,27 +343,28 @@ async def _scan(request: Request, asked: SearchRequest) -> AsyncIterator[Step]:
         cluster.close()
 
 
-def _step(events: Any, cluster: Cluster, topic: str) -> Step:
+def _step(events: Any, cluster: Cluster, topic: str) -> tuple[Step, list[ReadRecord]]:
     """The next hits, as records, and the progress after them."""
     from millstream.query.search import Done, Hit, Progress
 
     step = Step()
+    records: list[ReadRecord] = []
     reader = Reader(cluster, topic)
     for event in events:
         if isinstance(event, Hit):
             record = reader.one(event.partition, event.offset)
             if record is not None:  # retention may have been faster
-                step.records.append(record)
-            if len(step.records) >= HITS_AT_ONCE:
-                return step
+                records.append(record)
+            if len(records) >= HITS_AT_ONCE:
+                return step, records
         elif isinstance(event, Progress):
             step.progress = event
-            return step
+            return step, records
         elif isinstance(event, Done):
             step.done = event.reason
-            return step
+            return step, records
     step.done = step.done or "end"
-    return step
+    return step, records
 
 
 ROUTES = [

@@ -27,7 +27,7 @@ from millstream.console.answers import json_answer, page
 from millstream.console.lists import Listed, Wanted, listed
 from millstream.console.paths import link
 from millstream.console.pipeline_graphs import GraphNode, graph_of
-from millstream.console.pipeline_matches import Matches, matches_of
+from millstream.console.pipeline_matches import Matches, MatchReader
 from millstream.console.sessions import Session, in_cluster, session_of
 from millstream.errors import ConfigError
 
@@ -47,6 +47,7 @@ TONES = {
 WORDS = {"waiting": "running", "working": "running", "lost": "no sign of life"}
 
 _followers: WeakKeyDictionary[Session, PipelineFollower] = WeakKeyDictionary()
+_matches: WeakKeyDictionary[Session, MatchReader] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,11 @@ def find(
 
 
 def load_one(
-    cluster: Cluster, follower: PipelineFollower, identity: str, commands: Sequence[str]
+    cluster: Cluster,
+    follower: PipelineFollower,
+    matches: MatchReader,
+    identity: str,
+    commands: Sequence[str],
 ) -> OnePipeline:
     shown = find(cluster, follower, identity)
     board, at_ms = follower.board, now_ms()
@@ -230,7 +235,7 @@ def load_one(
         board.versions(shown.about.pipeline),
         siblings,
         board.diff(shown.about.pipeline),
-        matches_of(cluster, shown),
+        matches.of(cluster, shown, seconds_old_max=MATCHES_SECONDS),
         stop,
         restart,
         forget,
@@ -246,11 +251,12 @@ def phases_of(phases_ms: Any) -> tuple[tuple[str, int], ...]:
 async def show_one(request: Request) -> Response:
     identity = request.path_params["name"]
     follower = follower_of(session_of(request))
+    matches = _matches.setdefault(session_of(request), MatchReader())
     commands = [command(request, "pipelines", it, identity) for it in ("stop", "restart", "forget")]
     return await page(
         request,
         "pipeline.html",
-        lambda cluster: load_one(cluster, follower, identity, commands),
+        lambda cluster: load_one(cluster, follower, matches, identity, commands),
         live={
             "state": LIVE_SECONDS,
             "numbers": LIVE_SECONDS,

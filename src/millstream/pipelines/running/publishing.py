@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import re
 import shlex
@@ -48,7 +49,7 @@ from millstream.admin.pipeline_records import (
 )
 from millstream.admin.pipelines import TopicFollower, create_status_topics, write_records
 from millstream.client.cluster import Cluster
-from millstream.errors import MillstreamError
+from millstream.errors import ApiError, ErrorCode, MillstreamError
 from millstream.pipelines.running.failures import explain_failure
 from millstream.pipelines.running.status import (
     Status,
@@ -70,7 +71,12 @@ TICK_SECONDS = 2.0
 IDLE_TICKS = 2  # a status that did not change is repeated every so many ticks
 ABOUT_SECONDS = 3_600.0  # so that retention does not remove it
 VERSIONS_SECONDS = 5.0
-RETRY_SECONDS = 30.0
+RETRY_SECONDS_MAX = 30.0  # it is tried again after a tick first, then after twice as long
+NOT_ALLOWED_SECONDS = 300.0  # for which commands are not read without the right to do so
+NOT_ALLOWED = (
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+)
 TIMEOUT_SECONDS = 10.0
 LAST_WORDS_SECONDS = 5.0
 FINISH_SECONDS_MAX = 60.0
@@ -156,6 +162,8 @@ def publish(
     with _guard:
         found = _publishers.get(key)
         if found is None or not found.add(entry):
+            for ended in [it for it, known in _publishers.items() if not known.is_alive()]:
+                del _publishers[ended]  # with its settings, which may have secrets
             found = _publishers[key] = Publisher(settings)
             found.add(entry)
             found.start()
@@ -191,6 +199,7 @@ class Publisher(threading.Thread):
         self._wake = threading.Event()
         self._commands = TopicFollower(COMMANDS_TOPIC, from_end=True)
         self._takes_commands = True
+        self._not_allowed_until = 0.0
         self._are_topics_there = False
         self._is_exiting = False
         self._has_ended = False
@@ -233,7 +242,7 @@ class Publisher(threading.Thread):
                 self._warned = ""
             except Exception as error:  # noqa: BLE001  # the pipeline must not suffer from it
                 self._warn(error)
-                wait_seconds = RETRY_SECONDS
+                wait_seconds = min(max(2 * wait_seconds, TICK_SECONDS), RETRY_SECONDS_MAX)
                 for entry in list(self._entries):
                     look(entry, self._is_exiting)  # the thread ends with them
             with self._answer:
@@ -310,16 +319,20 @@ class Publisher(threading.Thread):
     # What is asked
 
     def _obey(self, entries: list[Entry]) -> None:
-        if not self._takes_commands:
+        if time.monotonic() < self._not_allowed_until:
             return
         try:
             asked = list(self._commands.read(self._cluster))
         except MillstreamError as error:
-            logger.warning("pipelines cannot be stopped from elsewhere: %s", error)
-            self._takes_commands = False
-            for entry in entries:
-                entry.about = None  # it says what can be asked for
+            if not isinstance(error, ApiError) or error.code not in NOT_ALLOWED:
+                logger.debug("commands cannot be read at the moment: %s", error)
+                return
+            if self._takes_commands:
+                logger.warning("pipelines cannot be stopped from elsewhere: %s", error)
+            self._not_allowed_until = time.monotonic() + NOT_ALLOWED_SECONDS
+            self._take_commands(entries, False)
             return
+        self._take_commands(entries, True)
         for record in asked:
             try:
                 command = decode(Command, record.value or b"")
@@ -329,6 +342,16 @@ class Publisher(threading.Thread):
             for entry in entries:
                 if entry.identity == command.identity and entry.run == command.run:
                     self._do(entry, command)
+
+    def _take_commands(self, entries: list[Entry], takes_them: bool) -> None:
+        """What is published says what can be asked for."""
+        if takes_them == self._takes_commands:
+            return
+        self._takes_commands = takes_them
+        for entry in entries:
+            if entry.about is not None:
+                entry.about = replace(entry.about, does=entry.does() if takes_them else ())
+                entry.about_at = -math.inf
 
     def _do(self, entry: Entry, command: Command) -> None:
         if command.action not in entry.does():
@@ -435,7 +458,7 @@ def describe(entry: Entry, takes_commands: bool) -> About:
         writes=tuple(it.name for it in pipeline.writes.values()),
         queries=tuple(dict.fromkeys(it.queries for it in pipeline.reads.values() if it.queries)),
         group=pipeline.group_id,
-        checkpoint=f"{(settings.checkpoint or '').rstrip('/')}/{entry.identity}",
+        checkpoint=f"{without_password(settings.checkpoint or '').rstrip('/')}/{entry.identity}",
         store=without_password(settings.store_url),
         trigger=settings.trigger or "",
         host=socket.gethostname(),
@@ -488,8 +511,9 @@ def _without_secrets(arguments: list[str]) -> list[str]:
 
 
 def without_password(url: str) -> str:
-    """A URL that can be shown. What follows a question mark may be a secret, too."""
-    return _PASSWORD.sub(r"\1@", url.partition("?")[0])
+    """A URL that can be shown. What follows a question mark may be a secret, too; a password may
+    have one itself."""
+    return _PASSWORD.sub(r"\1@", url).partition("?")[0]
 
 
 def stop_after_batch(watched: Watched) -> None:

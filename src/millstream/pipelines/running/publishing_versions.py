@@ -1,7 +1,8 @@
 """What is published of a pipeline's versions: which is in force, and how two of them differ.
 
 Versions are in the store, which only the pipelines reach. So the process of one of them reads it
-for everybody, and compares two versions when it is asked to.
+for everybody, and compares two versions when it is asked to. Numbers and names are published, no
+rows: whoever reads the status topic may have no right to these. `millstream diff` shows them.
 """
 
 from __future__ import annotations
@@ -27,9 +28,6 @@ from millstream.pipelines.versions.registry import private_topic
 
 if TYPE_CHECKING:
     from millstream.pipelines.running.settings import Settings
-
-SAMPLES = 5
-SAMPLE_MAX = 500
 
 
 def versions_shown(settings: Settings, pipeline: str) -> VersionsShown:
@@ -72,7 +70,7 @@ def diff_shown(settings: Settings, pipeline: str, command: Command) -> DiffShown
         one, two = command.versions
         with open_catalog(settings.store_url) as catalog:
             found = compare_versions(
-                catalog, settings, pipeline, (one, two), time=command.time, samples=SAMPLES
+                catalog, settings, pipeline, (one, two), time=command.time, samples=0
             )
     except (MillstreamError, OSError, ValueError) as error:
         return _with(shown, error=shortened(str(error)))
@@ -91,15 +89,6 @@ def output_diff(found: Diff) -> OutputDiff:
         found.only,
         found.differing,
         dict(found.by_column),
-        tuple(
-            shortened(
-                json.dumps(
-                    {"key": dict(it.key), "first": it.first, "second": it.second}, default=str
-                ),
-                SAMPLE_MAX,
-            )
-            for it in found.samples
-        ),
     )
 
 
