@@ -107,8 +107,8 @@ class Bridge:
     def problems(self) -> list[str]:
         """What keeps it from being ready."""
         gone = [f"webhook {it.config.name} is gone (410)" for it in self.endpoints if it.is_gone]
-        parts = (*self.loops, *self.zeromq_in)
-        return gone + [it.problem for it in parts if it.problem is not None]
+        problems = [it.problem for it in self.loops] + [it.problem for it in self.zeromq_in]
+        return gone + [it for it in problems if it is not None]
 
     @property
     def addresses(self) -> list[str]:
