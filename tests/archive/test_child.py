@@ -64,6 +64,8 @@ def test_process_writes_and_reads_until_the_broker_is_gone(tmp_path: Path) -> No
                     "first_offset": 20,
                     "end_offset": 100,
                     "aborted": [],
+                    "archived_ms": 0,
+                    "last_epoch": 2,
                 },
                 [file.fileno()],
             )

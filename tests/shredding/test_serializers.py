@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ def read(bootstrap: str, shredder: Shredder, count: int) -> list[Any]:
     consumer = DeserializingConsumer(
         {
             "bootstrap.servers": bootstrap,
-            "group.id": f"reader-{id(shredder)}",
+            "group.id": f"reader-{uuid.uuid4().hex}",
             "auto.offset.reset": "earliest",
             "value.deserializer": DecryptingDeserializer(
                 StringDeserializer(), shredder, forgotten="forgotten"
