@@ -108,7 +108,8 @@ def test_action_without_the_right_is_refused_and_names_it(alice: Ask) -> None:
     assert "Read on the" in answer["message"]
     status, answer = alice("/dead-letters/dlq.orders/purge", {"confirmation": "dlq.orders"})
     assert status in (200, 403)  # an empty topic has nothing to delete
-    assert alice("/dead-letters/dlq.orders/replay", {})[0] == 403
+    choice = {"which": "all", "confirmation": "dlq.orders"}
+    assert alice("/dead-letters/dlq.orders/replay", choice)[0] == 403
 
 
 @pytest.mark.usefixtures("shop")
