@@ -57,7 +57,7 @@ CASES = [
     Case(
         "group reset g --topic t --to-earliest --execute",
         ("READ group g", "READ topic t"),
-        "on the group",
+        "Read on the group and on its topics",
         "t",
     ),
     Case("group delete gone", ("DELETE group gone",), "needs Delete on the group", "deleted"),

@@ -30,6 +30,7 @@ from millstream.cli.options import (
 )
 from millstream.cli.output import console, note, print_json, print_pairs, print_rows, warn
 from millstream.cli.share import show_share_group
+from millstream.errors import ApiError, ErrorCode
 
 app = typer.Typer(
     help="Manage consumer and share groups: members, lag, offsets, settings.",
@@ -228,7 +229,13 @@ def reset(
     cluster = Cluster.connect(bootstrap_server, client_config)
     protocol = cluster.protocol
     is_share = is_share_group(list_groups(protocol), group)
-    committed = (share_groups.start_offsets if is_share else committed_offsets)(protocol, group)
+    try:
+        committed = (share_groups.start_offsets if is_share else committed_offsets)(protocol, group)
+    except ApiError as error:
+        if error.code is not ErrorCode.GROUP_AUTHORIZATION_FAILED:
+            raise
+        # Reading needs less than the reset: `cli/rights.py` names what that needs.
+        raise ApiError(error.code, f"the offsets of group {group!r} may not be reset") from error
     places = parse_scope(protocol, topic or [], all_topics, committed)
     moves = plan(protocol, committed, places, target, datetime.now().astimezone())
     if execute:
