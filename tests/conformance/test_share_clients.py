@@ -194,9 +194,11 @@ def told(consumer: ShareConsumer) -> list[Told]:
 @clients()
 def test_redelivery_changes_the_order(own_broker: BrokerUnderTest, client: str) -> None:
     """m1 m2 m3 m4 m5 become m1 m2 m4 m3 m5: the second consumer took m3 and died, while the first
-    had m4. A client that fetches ahead may have had m5 by then, too."""
+    had m4. A client that fetches ahead may hold others by then: m3 comes again after what the
+    first had, and everything comes once."""
+    everything = ["m1", "m2", "m3", "m4", "m5"]
     queue = Queue(own_broker)
-    queue.produce_each(["m1", "m2", "m3", "m4", "m5"])
+    queue.produce_each(everything)
     with (
         queue.join(client, max_poll_records=1) as first,
         queue.join(client, max_poll_records=1) as second,
@@ -205,12 +207,15 @@ def test_redelivery_changes_the_order(own_broker: BrokerUnderTest, client: str) 
         assert values(second.receive()) == ["m3"]
         in_work = first.receive()
         second.kill()
-        eventually(lambda: queue.in_state(DeliveryState.AVAILABLE) == {2})
+        eventually(lambda: 2 in queue.in_state(DeliveryState.AVAILABLE))
         first.acknowledge(in_work)
         assert first.commit() == {0: None}
-        processed += [*values(in_work), process_one(first), process_one(first)]
-    assert processed[:3] == ["m1", "m2", "m4"]
-    assert sorted(processed[3:]) == ["m3", "m5"]
+        processed += values(in_work)
+        while len(processed) < len(everything):
+            processed.append(process_one(first))
+    assert processed[:2] == ["m1", "m2"]
+    assert processed[2] in ("m4", "m5")
+    assert sorted(processed) == everything
 
 
 def process_some(consumer: ShareConsumer) -> list[Delivered]:
