@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from millstream.admin.following import TopicFollower, write_records
 from millstream.admin.pipeline_records import (
     ABOUT,
     COMMANDS_TOPIC,
@@ -22,14 +23,12 @@ from millstream.admin.pipeline_records import (
 )
 from millstream.admin.pipelines import (
     PipelineFollower,
-    TopicFollower,
     create_status_topics,
     find_pipeline,
     forget_pipeline,
     read_pipelines,
     send_command,
     wait_for,
-    write_records,
 )
 from millstream.client.cluster import Cluster
 from millstream.errors import ConfigError

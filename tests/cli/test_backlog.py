@@ -8,10 +8,6 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from millstream.cli.backlog import policy_in, sizes_in, unread_bytes, used_of
-from millstream.config.backlog import BacklogPolicy
-from millstream.errors import ErrorCode
-from tests.broker.serving import entity, schema
 from tests.cli.conftest import Run
 from tests.peers.patience import PATIENCE_SECONDS
 
@@ -77,42 +73,3 @@ def test_settings_that_do_not_go_together_are_refused_in_one_line(cli: Run, name
     assert outcome.exit_code == 1
     assert "millstream.backlog.policy=hold needs millstream.backlog.groups" in outcome.err
     assert outcome.err.count("\n") == 1
-
-
-def test_state_is_unknown_where_the_size_is() -> None:
-    policy = BacklogPolicy("hold", 1000, 500, ("g",), 1)
-    assert unread_bytes(5, 10, None) is None
-    assert unread_bytes(0, 10, None) == 0
-    unknown = used_of(policy, None, 499, has_members=True)
-    assert (unknown["state"], unknown["used"], unknown["bytes"]) == ("unknown", None, None)
-    assert used_of(policy, None, 500, has_members=True)["state"] == "holds producers"
-    assert used_of(policy, 999, 499, has_members=True)["state"] == "within"
-    assert used_of(policy, 1000, 0, has_members=False)["state"] == "holds producers unless idle"
-
-
-def test_copy_on_its_way_to_another_directory_is_not_the_log() -> None:
-    def directory(size: int, *, is_future: bool) -> dict[str, Any]:
-        copy = {
-            "partition_index": 0,
-            "partition_size": size,
-            "offset_lag": 0,
-            "is_future_key": is_future,
-        }
-        topic = {"name": "t", "partitions": [copy]}
-        return {
-            "error_code": ErrorCode.NONE,
-            "log_dir": "/",
-            "topics": [topic],
-            "total_bytes": -1,
-            "usable_bytes": -1,
-        }
-
-    results = [directory(100, is_future=False), directory(7, is_future=True)]
-    cls = schema("describe_log_dirs", 4, "response")
-    fields = {"throttle_time": 0, "error_code": ErrorCode.NONE, "results": results}
-    assert sizes_in(entity(cls, fields)) == {0: 100}
-
-
-def test_topics_of_other_brokers_have_no_policy() -> None:
-    assert policy_in({"retention.ms": "1"}) is None
-    assert policy_in({PREFIX + "policy": "retain"}) is None

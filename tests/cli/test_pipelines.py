@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from millstream.admin.following import TopicFollower, write_records
 from millstream.admin.pipeline_records import (
     ABOUT,
     COMMANDS_TOPIC,
@@ -21,7 +22,7 @@ from millstream.admin.pipeline_records import (
     decode,
     encode,
 )
-from millstream.admin.pipelines import TopicFollower, create_status_topics, write_records
+from millstream.admin.pipelines import create_status_topics
 from millstream.client.cluster import Cluster
 from tests.cli.conftest import Run
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
+from millstream.bridges.config import parse_config
+from millstream.bridges.running import Bridge
 from tests.conformance.brokers import SETTINGS
 from tests.console.conftest import Console, check_accessible, start_console
 from tests.console.records import commit, produce
@@ -92,3 +94,34 @@ def test_bad_topics_are_refused_by_kafka(
     status, answer = kafka.post("/topics", fields)
     assert status == 400, answer
     assert message in answer["message"]
+
+
+def test_what_is_only_on_millstream_is_said(kafka: Console, page: Page) -> None:
+    page.goto(f"{kafka.url}/archive")
+    expect(page.get_by_text("The brokers of this cluster tell nothing")).to_be_visible()
+    check_accessible(page)
+    page.goto(f"{kafka.url}/excision")
+    expect(page.get_by_text("Only Millstream’s brokers do that.")).to_be_visible()
+    check_accessible(page)
+    assert kafka.post("/topics", {"name": "kept", "partitions": 1})[0] == 200
+    page.goto(f"{kafka.url}/topics/kept")
+    expect(page.get_by_role("heading", name="Backlog policy")).to_have_count(0)
+    found = kafka.json("/topics/kept")
+    assert (found["policy"], found["backlog"]) == (None, None)
+
+
+def test_bridges_and_plans_are_the_same_on_kafka(kafka: Console, page: Page) -> None:
+    config = parse_config(
+        {"broker": kafka.bootstrap_servers, "http": {"listen": "127.0.0.1:0"}, "name": "on-kafka"}
+    )
+    page.goto(f"{kafka.url}/bridges")
+    expect(page.get_by_text("No bridge has reported yet")).to_be_visible()
+    with Bridge(config):
+        expect(page.get_by_role("table", name="Bridges")).to_contain_text("on-kafka")
+        check_accessible(page)
+    expect(page.get_by_role("table", name="Bridges")).to_contain_text("stopped")
+    assert kafka.post("/topics", {"name": "planned", "partitions": 2})[0] == 200
+    page.goto(f"{kafka.url}/topics/planned/reassign")
+    page.get_by_role("button", name="Show the plan").click()
+    expect(page.get_by_text("Nothing has to move")).to_be_visible()
+    check_accessible(page)

@@ -97,3 +97,50 @@ def test_reassignment_is_shown_and_cancelled(
             expect(page.get_by_text("Nothing moves at the moment.")).to_be_visible()
         finally:
             processes.brokers[target].resume()
+
+
+def test_replicas_are_moved_from_the_page_of_their_topic(
+    several: Console, processes: ClusterProcesses, page: Page
+) -> None:
+    """A plan, its start, its progress while the target is frozen, leaving off, and a whole move."""
+    with several.cluster() as cluster:
+        create_topic(cluster, "planned", partitions=2, replication_factor=1)
+        leaders = {it.leader for it in cluster.topic("planned").partitions}
+    target = next(it for it in processes.brokers if it not in leaders)
+    url = f"{several.url}/topics/planned/reassign"
+    page.goto(url)
+    for broker in processes.brokers:
+        page.locator(f"input[name=broker][value='{broker}']").set_checked(broker == target)
+    page.get_by_label("Throttle").fill("100000000")
+    page.get_by_role("button", name="Show the plan").click()
+    plan = page.get_by_role("table", name="Plan")
+    expect(plan.get_by_role("row")).to_have_count(3)
+    check_accessible(page)
+    processes.brokers[target].pause()
+    try:
+        page.get_by_role("button", name="Move them").click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text(f"--brokers {target}")
+        dialog.get_by_role("textbox").fill("planned")
+        dialog.get_by_role("button", name="Move").click()
+        expect(page.get_by_role("status")).to_contain_text("2 partitions of planned are moving.")
+        expect(page.get_by_role("table", name="Moving now").get_by_role("row")).to_have_count(3)
+        expect(page.get_by_text("The move is throttled.")).to_be_visible()
+        check_accessible(page)
+        page.get_by_role("button", name="Cancel", exact=True).first.click()
+        page.get_by_role("dialog").get_by_role("button", name="Cancel them").click()
+        expect(page.get_by_role("status")).to_contain_text("of planned are cancelled")
+    finally:
+        processes.brokers[target].resume()
+    expect(page.get_by_text("Nothing of this topic moves")).to_be_visible()
+    wait_for(lambda: not several.json("/topics/planned/reassign")["is_throttled"])
+    found = several.json(f"/topics/planned/reassign?plan=1&broker={target}")
+    fields = {"broker": [str(target)], "plan": found["digest"], "confirmation": "planned"}
+    assert several.post("/topics/planned/reassign", {**fields, "plan": "x"})[0] == 400
+    assert several.post("/topics/planned/reassign", fields)[0] == 200
+
+    def moved() -> bool:
+        rows = several.json("/topics/planned/reassign")["partitions"]["rows"]
+        return all(it["replicas"] == [target] for it in rows)
+
+    wait_for(moved)

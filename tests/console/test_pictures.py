@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -19,11 +20,18 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from playwright.sync_api import Browser, expect
 
+from millstream import Broker
+from millstream.admin.bridges import SETTINGS
+from millstream.admin.bridges import TOPIC as BRIDGES_TOPIC
+from millstream.admin.following import create_missing
 from millstream.admin.pipeline_records import SourceStatus
 from millstream.admin.pipelines import create_status_topics
 from millstream.admin.topics import create_topic
 from millstream.client.cluster import Cluster
-from tests.console.conftest import Console, driving
+from tests.broker.archiving.scenes import settings as archive_settings
+from tests.console.conftest import Console, driving, start_console
+from tests.console.pages.test_bridges import EDGE
+from tests.console.pages.test_bridges import put as put_bridges
 from tests.console.pages.test_pipelines import RUNNING, SALES, put
 from tests.peers.patience import PATIENCE_SECONDS
 
@@ -35,7 +43,10 @@ PAGES = {
     "messages": ("/topics/orders/messages", "orders"),
     "groups": ("/groups", "Groups"),
     "pipeline": ("/pipelines/sales", "sales"),
+    "bridge": ("/bridges/edge", "edge"),
+    "archive": ("/archive", "Archive"),
 }
+ARCHIVED = ("orders", "payments")
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
@@ -45,8 +56,11 @@ def run_shop(console: Console) -> None:
     producer = Producer({"bootstrap.servers": console.bootstrap_servers})
     with Cluster(console.bootstrap_servers) as cluster:
         for name, partitions in TOPICS.items():
-            create_topic(cluster, name, partitions=partitions)
+            archived = {"remote.storage.enable": "true", "internal.segment.bytes": "40000"}
+            settings = archived if name in ARCHIVED else {}
+            create_topic(cluster, name, partitions=partitions, settings=settings)
         create_status_topics(cluster)
+        create_missing(cluster, {BRIDGES_TOPIC: SETTINGS})
         put(cluster, SALES, RUNNING)
     for second in range(SECONDS):
         for number in range(int(120 + 70 * math.sin(second / 8)) + random.randrange(20)):
@@ -80,8 +94,10 @@ def publish(console: Console, second: int, random: Random) -> None:
         batch_ms=350 + random.randrange(150),
         sources={"orders": SourceStatus(100 * (second + 1), rate, 5, 2)},
     )
+    counts = tuple(replace(it, value=it.value * (second + 1) // 10) for it in EDGE.counts)
     with Cluster(console.bootstrap_servers) as cluster:
         put(cluster, status)
+        put_bridges(cluster, replace(EDGE, counts=counts))
 
 
 def commit(console: Console, group: str, offset: int) -> None:
@@ -91,15 +107,26 @@ def commit(console: Console, group: str, offset: int) -> None:
     consumer.close()
 
 
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Console]:
+    """A console on a broker with an archive."""
+    with Broker.start(config=archive_settings(str(tmp_path / "archive"))) as broker:
+        console = start_console(broker.bootstrap_servers)
+        try:
+            yield console
+        finally:
+            console.server.stop()
+
+
 @pytest.mark.slow
 def test_pages_for_the_documentation(
-    console: Console, browser: Browser, tmp_path: Path, request: pytest.FixtureRequest
+    shop: Console, browser: Browser, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     directory = IMAGES if request.config.getoption("--screenshots") else tmp_path
-    run_shop(console)
+    run_shop(shop)
     with driving(browser):
         for scheme in SCHEMES:
-            take(console, browser, scheme, directory)
+            take(shop, browser, scheme, directory)
 
 
 def take(

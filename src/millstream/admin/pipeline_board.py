@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from millstream.admin import pipeline_records
 from millstream.admin.pipeline_records import (
@@ -229,7 +229,17 @@ def _keep(kept: dict[str, T], name: str, value: T) -> None:
         kept.pop(next(iter(kept)))
 
 
-def is_lost(status: Published, age_ms: int) -> bool:
+class Timed(Protocol):
+    """A status that says how soon the next one comes."""
+
+    @property
+    def state(self) -> str: ...
+
+    @property
+    def every_ms(self) -> int: ...
+
+
+def is_lost(status: Timed, age_ms: int) -> bool:
     """Whether it should have said something since; one that has ended says no more. One that is
     stopped and can be restarted goes on to tell that it is there."""
     if status.state in ("done", "failed") or (status.state == "stopped" and not status.every_ms):

@@ -29,7 +29,6 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 STATUS_TOPIC = "__millstream_pipelines"
 COMMANDS_TOPIC = "__millstream_pipeline_commands"
-PARTITION = 0
 HISTORY_MS = 30 * 60_000  # of statuses: these are plotted
 FORGOTTEN_MS = 7 * 24 * 3_600_000  # after that, a pipeline that has ended is not shown any more
 STATUS_SETTINGS = {

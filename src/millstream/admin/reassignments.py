@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from millstream.admin.cluster_state import cluster_state, topic_state
+from millstream.admin.placement import CannotPlace, moves, plan
+from millstream.admin.throttling import Moved, remove_throttles, set_throttles
 from millstream.client.cluster import check
-from millstream.errors import ErrorCode
+from millstream.errors import ErrorCode, MillstreamError
 
 if TYPE_CHECKING:
     from millstream.client.cluster import Cluster
@@ -36,6 +39,56 @@ class Elected:
 
     partitions: list[Place]
     problems: dict[Place, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The replicas of a partition before and after."""
+
+    topic: str
+    partition: int
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    @property
+    def adding(self) -> tuple[int, ...]:
+        return tuple(it for it in self.after if it not in self.before)
+
+    @property
+    def removing(self) -> tuple[int, ...]:
+        return tuple(it for it in self.before if it not in self.after)
+
+    @property
+    def throttled(self) -> Moved:
+        return Moved(self.topic, self.partition, self.before, self.adding)
+
+
+def plan_moves(
+    cluster: Cluster,
+    topics: Sequence[str],
+    brokers: Sequence[int] | None = None,
+    factor: int | None = None,
+) -> list[Move]:
+    """What has to move so that these topics have `factor` replicas (None: as many as now) on these
+    brokers (None: on all). Racks are respected. Raises `CannotPlace` and `ApiError`."""
+    state = cluster_state(cluster)
+    known = {it.id: it.rack for it in state.brokers}
+    unknown = sorted(set(brokers or ()) - known.keys())
+    if unknown:
+        named = ", ".join(map(str, sorted(known)))
+        raise CannotPlace(f"there is no broker {unknown[0]}; the cluster has {named}")
+    racks = {broker: rack for broker, rack in known.items() if rack}
+    planned = []
+    for topic in topics:
+        found = topic_state(cluster, topic).partitions
+        current = {it.index: it.replicas for it in found}
+        try:
+            placed = plan(current, brokers or known.keys(), factor, racks=racks)
+        except CannotPlace as error:
+            raise CannotPlace(f"{topic}: {error}") from None
+        changed = moves(current, placed)
+        planned += [Move(topic, it, current[it], after) for it, after in changed.items()]
+    return planned
 
 
 def reassignments(cluster: Cluster) -> list[Reassignment]:
@@ -68,6 +121,46 @@ def reassign(cluster: Cluster, replicas: Mapping[Place, Sequence[int] | None]) -
         for it in topic.partitions
         if it.error_code is not ErrorCode.NONE
     }
+
+
+class NotReassigned(MillstreamError):
+    """The cluster refused to move some partitions, or to leave them where they are."""
+
+
+def start_moves(cluster: Cluster, planned: Sequence[Move], throttle: int | None = None) -> None:
+    """Begin to move; `throttle`, in bytes per second and broker, is set first. Raises
+    `NotReassigned`."""
+    if throttle:
+        set_throttles(cluster, [it.throttled for it in planned], throttle)
+    _all_or_refused(cluster, {(it.topic, it.partition): it.after for it in planned})
+
+
+def cancel_moves(cluster: Cluster, topics: Collection[str] | None = None) -> list[Place]:
+    """Leave the partitions of these topics (None: of all) where they were, and remove their
+    throttles. Returns those that moved. Raises `NotReassigned`."""
+    moving = [
+        (it.topic, it.partition)
+        for it in reassignments(cluster)
+        if topics is None or it.topic in topics
+    ]
+    if moving:
+        _all_or_refused(cluster, dict.fromkeys(moving))
+        remove_unused_throttles(cluster, [topic for topic, _ in moving])
+    return moving
+
+
+def remove_unused_throttles(cluster: Cluster, topics: Collection[str]) -> list[str]:
+    """Of topics that do not move any more. Rates stay while others move. Returns the topics that
+    had throttles."""
+    return remove_throttles(cluster, topics, is_moving=bool(reassignments(cluster)))
+
+
+def _all_or_refused(cluster: Cluster, replicas: Mapping[Place, Sequence[int] | None]) -> None:
+    refused = reassign(cluster, replicas)
+    if refused:
+        named = [f"{topic}-{index}: {why}" for (topic, index), why in refused.items()]
+        more = f" and {len(named) - 5} more" if len(named) > 5 else ""
+        raise NotReassigned(f"reassigning failed for {'; '.join(named[:5])}{more}")
 
 
 def elect_leaders(

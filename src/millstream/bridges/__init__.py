@@ -10,6 +10,7 @@
     zeromq/         ZeroMQ: PUB/SUB and PUSH/PULL, in both directions
     tail.py         the end of a partition, where a stream has its position
     running.py      runs what the file declares
+    publishing.py   tells the cluster that it runs: for the console and `millstream bridges`
 
 They are Kafka clients, for Millstream and Apache Kafka. Modules of formats, signatures and
 decisions are pure; sockets and Kafka's client are in few others. A bridge writes into the log what

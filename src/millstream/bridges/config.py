@@ -4,6 +4,7 @@
     broker = "127.0.0.1:9092"
     client_config = "client.properties"     # a Kafka client's settings; relative to this file
     metrics = "127.0.0.1:9410"              # Prometheus, /health, /ready
+    publish_status = true                   # for the console and `millstream bridges`
 
     [http]
     listen = "127.0.0.1:8082"
@@ -77,8 +78,8 @@ FORMATS = ("value", "cloudevents")
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TOP = (
-    "name", "broker", "client_config", "metrics", "http", "hooks", "webhooks", "statsd",
-    "mold", "zeromq",
+    "name", "broker", "client_config", "metrics", "publish_status", "http", "hooks", "webhooks",
+    "statsd", "mold", "zeromq",
 )  # fmt: skip
 _TRANSPORT = re.compile(r"tcp://.+:([0-9]{1,5}|\*)|ipc://.+")
 
@@ -208,6 +209,7 @@ class BridgeConfig:
     broker: str
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     metrics: str | None = None
+    publish_status: bool = True
     http: HttpConfig | None = None
     webhooks: tuple[WebhookConfig, ...] = ()
     statsd: tuple[StatsdConfig, ...] = ()
@@ -250,6 +252,7 @@ def parse_config(given: Mapping[str, Any], directory: Path = Path()) -> BridgeCo
         broker=broker,
         kafka=kafka,
         metrics=metrics,
+        publish_status=_flag(given, "publish_status", "bridge", default=True),
         http=_http(given, directory),
         webhooks=tuple(_webhook(*it, directory) for it in _tables(given, "webhooks")),
         statsd=tuple(_statsd(*it) for it in _tables(given, "statsd")),

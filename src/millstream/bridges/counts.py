@@ -60,6 +60,11 @@ class Counts:
             items = list(self._values.items())
         return sum(it for (found, its), it in items if found == name and wanted <= set(its))
 
+    def all(self) -> list[tuple[str, dict[str, str], int]]:
+        """Every series: its name, its labels and its value."""
+        with self._lock:
+            return [(name, dict(by), value) for (name, by), value in self._values.items()]
+
     def families(self) -> Iterable[Family]:
         """As Prometheus has them."""
         with self._lock:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class Bridge:
     """A running bridge: `with Bridge(config) as bridge:`. Listens when it is made."""
 
-    def __init__(self, config: BridgeConfig) -> None:
+    def __init__(self, config: BridgeConfig, command: str = "") -> None:
+        """`command` is what started it, for those who see its status."""
         self.config = config
         self.counts = Counts()
         self.http: HttpServer | None = None
@@ -35,6 +36,12 @@ class Bridge:
         self.metrics: MetricsThread | None = None
         with contextlib.ExitStack() as undo:
             self._open(undo)
+            if config.publish_status:
+                from millstream.bridges.publishing import Publisher
+
+                publisher = Publisher(self, command)
+                undo.callback(publisher.stop)
+                publisher.start()
             self._closing = undo.pop_all()
 
     def _open(self, undo: contextlib.ExitStack) -> None:

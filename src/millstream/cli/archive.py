@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import typer
 
+from millstream.admin.archive import archive_state
 from millstream.admin.moments import show_moment
+from millstream.cli.cluster import Cluster
 from millstream.cli.failures import CommandFailed
-from millstream.cli.options import AsJson
+from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
 from millstream.cli.output import note, print_json, print_rows
 from millstream.errors import MillstreamError
 
@@ -40,15 +43,70 @@ TopicId = Annotated[
 
 
 @app.command()
-def status(path: ArchivePath, topic: TopicFilter = None, as_json: AsJson = False) -> None:
-    """Show what is archived of each partition.
+def status(
+    path: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PATH]",
+            help="Read the archive itself. Without it, the brokers are asked.",
+        ),
+    ] = None,
+    topic: TopicFilter = None,
+    as_json: AsJson = False,
+    bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
+    client_config: ClientConfig = None,
+) -> None:
+    """Show what is archived of each partition: as its leader says, or as its files say.
+
+    Brokers also tell how far the archive is behind their logs, and why nothing is archived at the
+    moment. The files also tell of topics that were deleted.
 
     [bold]Examples[/bold]
 
     \b
+      millstream archive status
       millstream archive status /var/archive
       millstream archive status "s3://bucket/archive?region=eu-central-1" --topic orders --json
     """
+    if path is None:
+        _show_brokers(bootstrap_server, client_config, topic, as_json)
+    else:
+        _show_files(path, topic, as_json)
+
+
+def _show_brokers(
+    bootstrap_server: str, client_config: ClientConfig, topic: str | None, as_json: bool
+) -> None:
+    with Cluster.connect(bootstrap_server, client_config).protocol as cluster:
+        state = archive_state(cluster, None if topic is None else [topic])
+    if not state.is_known:
+        raise CommandFailed(
+            "the brokers of this cluster tell nothing about an archive: name its PATH instead"
+        )
+    rows = [{**asdict(it), "state": it.state, "lag": it.lag_records} for it in state.partitions]
+    if as_json:
+        print_json(rows)
+    else:
+        columns = {
+            "topic": "TOPIC",
+            "partition": "PARTITION",
+            "state": "STATE",
+            "start": "START",
+            "end": "END",
+            "local_start": "LOG START",
+            "log_end": "LOG END",
+            "lag": "ONLY IN LOG",
+            "lag_bytes": "BYTES BEHIND",
+            "files": "FILES",
+            "size_bytes": "BYTES",
+            "problem": "PROBLEM",
+        }
+        print_rows(rows, columns, empty="no topic has remote.storage.enable")
+    if state.problems:
+        raise CommandFailed("\n".join(state.problems))
+
+
+def _show_files(path: str, topic: str | None, as_json: bool) -> None:
     rows = [
         _facts(each, part)
         for each in _topics(_open(path), topic)

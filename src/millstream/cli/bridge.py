@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 from pathlib import Path
 from threading import Event
@@ -59,7 +60,8 @@ def bridge(
     try:
         from millstream.bridges.running import Bridge
 
-        running = Bridge(config)
+        told = ["bridge", str(file), *(["--bootstrap-server", broker] if broker else [])]
+        running = Bridge(config, shlex.join(["millstream", *told]))
     except ModuleNotFoundError as missing:
         raise CommandFailed(
             f"bridges need {missing.name}: install it with pip install 'millstream[bridges]'"

@@ -22,7 +22,8 @@ from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, C
 from millstream.cli.output import console, error_console, note, print_json, print_rows, warn
 from millstream.excision.documents import KEY, WHERE, Job, Receipt, Selector, TopicPlan
 from millstream.excision.history import History
-from millstream.excision.jobs import begin, check_room, finish, replica_states
+from millstream.excision.jobs import begin, check_room, finish
+from millstream.excision.ledger import Excision, Ledger
 from millstream.excision.selection import Access, NothingFound, find_letters, find_topic
 from millstream.excision.verification import verify_receipt
 
@@ -149,9 +150,10 @@ def list_jobs(
       millstream excise list --json | jq '.[] | select(.state != "complete")'
     """
     cluster = Cluster.connect(bootstrap_server, client_config)
-    kept = History(cluster.protocol)
-    receipts = {it.job.id: it for it in kept.receipts()}
-    rows = [row_of(cluster, job, receipts.get(job.id)) for job in kept.jobs().values()]
+    found = Ledger().read(cluster.protocol)
+    rows = [row_of(it) for it in found.excisions]
+    for problem in found.problems:
+        warn(problem)
     if as_json:
         print_json(rows)
         return
@@ -345,12 +347,8 @@ def show_receipt(done: Receipt, file: Path | None, *, as_json: bool) -> None:
     note("not reached: " + "; ".join(done.not_reached))
 
 
-def row_of(cluster: Cluster, job: Job, receipt: Receipt | None) -> dict[str, Any]:
-    if receipt is None:
-        states = list(replica_states(cluster.protocol, job))
-        state = f"{sum(it.is_done for it in states)} of {len(states)} replicas"
-    else:
-        state = "complete"
+def row_of(excision: Excision) -> dict[str, Any]:
+    job, receipt = excision.job, excision.receipt
     requested = datetime.fromtimestamp(job.requested_ms / 1000, UTC)
     return {
         "job": job.id,
@@ -358,7 +356,7 @@ def row_of(cluster: Cluster, job: Job, receipt: Receipt | None) -> dict[str, Any
         "by": job.requested_by,
         "topic": job.topics[0].topic,
         "records": job.records,
-        "state": state,
+        "state": excision.state,
         "receipt": None if receipt is None else receipt.number,
     }
 

@@ -73,6 +73,7 @@ COMMANDS = {
         "Add, list, remove and test standing queries, which are matched with every event.", USE
     ),
     "pipelines": CommandGroup("List running pipelines; stop and restart them.", USE),
+    "bridges": CommandGroup("List running bridges: what passed, and what was lost.", USE),
     "versions": CommandGroup(
         "List the deployed versions of pipelines, and remove retired ones.", USE
     ),

@@ -4,7 +4,7 @@ replicas, of any Kafka cluster."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -12,14 +12,20 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from millstream.admin.reassignments import elect_leaders, reassignments
-from millstream.admin.reassignments import reassign as request_reassignment
-from millstream.cli.cluster import REQUEST_TIMEOUT_S, Cluster
+from millstream.admin.reassignments import (
+    Move,
+    cancel_moves,
+    elect_leaders,
+    plan_moves,
+    reassignments,
+    remove_unused_throttles,
+    start_moves,
+)
+from millstream.admin.throttling import Moved, remove_throttles, set_throttles
+from millstream.cli.cluster import Cluster
 from millstream.cli.failures import CommandFailed, usage_error
 from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
 from millstream.cli.output import console, error_console, note, print_json, print_rows
-from millstream.cli.reassignment import CannotPlace, Replicas, moves, plan
-from millstream.cli.throttling import Moved, remove_throttles, set_throttles
 
 POLL_SECONDS = 0.5
 
@@ -84,30 +90,19 @@ def reassign(
             _throttle_moving(cluster, throttle)
         _show_moving(cluster, as_json)
     else:
-        planned = _plan(cluster, topics, wanted, replication_factor)
+        for topic in topics:
+            cluster.partitions_of(topic)
+        with cluster.protocol as protocol:
+            planned = plan_moves(protocol, topics, wanted, replication_factor)
         _show_plan(planned, as_json)
         if not dry_run and planned:
-            if throttle:
-                set_throttles(cluster.protocol, _moved(planned), throttle)
-            _send(cluster, {key: move.after for key, move in planned.items()})
+            with cluster.protocol as protocol:
+                start_moves(protocol, planned, throttle)
             if wait:
-                _follow(cluster, planned.keys())
-                _remove_throttles(cluster, topics)
-
-
-class Move:
-    """The replicas of a partition before and after."""
-
-    def __init__(self, before: Replicas, after: Replicas) -> None:
-        self.before = before
-        self.after = after
-
-
-def _moved(planned: Mapping[tuple[str, int], Move]) -> list[Moved]:
-    return [
-        Moved(topic, index, move.before, tuple(it for it in move.after if it not in move.before))
-        for (topic, index), move in planned.items()
-    ]
+                _follow(cluster, [(it.topic, it.partition) for it in planned])
+                with cluster.protocol as protocol:
+                    if remove_unused_throttles(protocol, topics):
+                        note("the throttle is removed")
 
 
 def _throttle_moving(cluster: Cluster, bytes_per_second: int) -> None:
@@ -127,13 +122,6 @@ def _throttle_moving(cluster: Cluster, bytes_per_second: int) -> None:
         set_throttles(cluster.protocol, moved, bytes_per_second)
 
 
-def _remove_throttles(cluster: Cluster, topics: Sequence[str]) -> None:
-    """Of topics that do not move any more. Rates stay while others move."""
-    is_moving = bool(_moving(cluster))
-    if remove_throttles(cluster.protocol, topics, is_moving=is_moving):
-        note("the throttle is removed")
-
-
 def _broker_ids(text: str | None) -> list[int] | None:
     if text is None:
         return None
@@ -143,38 +131,15 @@ def _broker_ids(text: str | None) -> list[int] | None:
         raise usage_error(f"--brokers {text!r}: write broker ids as 1,2,3") from None
 
 
-def _plan(
-    cluster: Cluster, topics: Sequence[str], brokers: list[int] | None, factor: int | None
-) -> dict[tuple[str, int], Move]:
-    racks = _racks(cluster)
-    unknown = sorted(set(brokers or ()) - racks.keys())
-    if unknown:
-        known = ", ".join(map(str, sorted(racks)))
-        raise CommandFailed(f"there is no broker {unknown[0]}; the cluster has {known}")
-    named_racks = {broker: rack for broker, rack in racks.items() if rack}
-    planned: dict[tuple[str, int], Move] = {}
-    for topic in topics:
-        indexes = cluster.partitions_of(topic)
-        partitions = cluster.metadata().topics[topic].partitions
-        current = {index: tuple(partitions[index].replicas) for index in indexes}
-        try:
-            placed = plan(current, brokers or racks.keys(), factor, racks=named_racks)
-        except CannotPlace as error:
-            raise CommandFailed(f"{topic}: {error}") from None
-        for index, after in moves(current, placed).items():
-            planned[topic, index] = Move(current[index], after)
-    return planned
-
-
-def _racks(cluster: Cluster) -> dict[int, str | None]:
-    future = cluster.admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S)
-    return {node.id: node.rack for node in future.result().nodes}
-
-
-def _show_plan(planned: Mapping[tuple[str, int], Move], as_json: bool) -> None:
+def _show_plan(planned: Sequence[Move], as_json: bool) -> None:
     rows = [
-        {"topic": topic, "partition": index, "replicas": move.before, "new_replicas": move.after}
-        for (topic, index), move in planned.items()
+        {
+            "topic": it.topic,
+            "partition": it.partition,
+            "replicas": it.before,
+            "new_replicas": it.after,
+        }
+        for it in planned
     ]
     if as_json:
         print_json(rows)
@@ -186,15 +151,6 @@ def _show_plan(planned: Mapping[tuple[str, int], Move], as_json: bool) -> None:
         "new_replicas": "NEW REPLICAS",
     }
     print_rows(rows, columns, empty="nothing to move: the replicas are where they should be")
-
-
-def _send(cluster: Cluster, replicas: Mapping[tuple[str, int], Replicas | None]) -> None:
-    """Ask for these replicas; None cancels."""
-    with cluster.protocol as protocol:
-        refused = request_reassignment(protocol, replicas)
-    if refused:
-        problems = [f"{topic}-{index}: {why}" for (topic, index), why in refused.items()]
-        raise CommandFailed(f"reassigning failed for {'; '.join(problems)}")
 
 
 def _moving(cluster: Cluster) -> list[dict[str, Any]]:
@@ -220,14 +176,8 @@ def _show_moving(cluster: Cluster, as_json: bool) -> None:
 def _cancel(cluster: Cluster, topics: Sequence[str] | None) -> None:
     for topic in topics or ():
         cluster.partitions_of(topic)
-    moving = [
-        (row["topic"], row["partition"])
-        for row in _moving(cluster)
-        if not topics or row["topic"] in topics
-    ]
-    if moving:
-        _send(cluster, dict.fromkeys(moving))
-        _remove_throttles(cluster, [topic for topic, _ in moving])
+    with cluster.protocol as protocol:
+        moving = cancel_moves(protocol, topics or None)
     for topic, index in moving:
         console().print(f"cancelled {topic}-{index}", markup=False)
     if not moving:

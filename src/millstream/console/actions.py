@@ -162,7 +162,12 @@ def check_typed(form: Form, name: str) -> None:
 def command(request: Request, *arguments: str) -> str:
     """The command line that does the same, for the cluster of this console."""
     servers = request.app.state.settings.bootstrap_servers
-    return shlex.join(["millstream", *arguments, "--bootstrap-server", servers])
+    return command_of(*arguments, "--bootstrap-server", servers)
+
+
+def command_of(*arguments: str) -> str:
+    """A command line that needs no cluster."""
+    return shlex.join(["millstream", *arguments])
 
 
 async def act(

@@ -21,9 +21,12 @@ NAVIGATION = (
     Entry("share_groups", "Share groups", "/share-groups", "Readers", "s"),
     Entry("transactions", "Transactions", "/transactions", "Readers", "x"),
     Entry("pipelines", "Pipelines", "/pipelines", "Processing", "p"),
+    Entry("bridges", "Bridges", "/bridges", "Processing", "b"),
     Entry("cluster", "Cluster", "/cluster", "Operation", "c"),
     Entry("security", "Security", "/security", "Operation", "u"),
     Entry("quotas", "Quotas", "/quotas", "Operation", "q"),
+    Entry("archive", "Archive", "/archive", "Operation", "a"),
+    Entry("excision", "Excision", "/excision", "Operation", "e"),
 )
 # Modules with routes that have no entry of their own.
-OTHERS = ("topic", "messages", "log_in")
+OTHERS = ("topic", "topic_reassign", "messages", "log_in")

@@ -19,9 +19,9 @@ from heapq import nlargest
 from math import inf
 from typing import Any
 
+from millstream.admin.following import TopicFollower
 from millstream.admin.pipeline_board import Shown
 from millstream.admin.pipeline_records import About, shortened
-from millstream.admin.pipelines import TopicFollower
 from millstream.admin.reading import Reader, ReadRecord, State
 from millstream.client.cluster import Cluster
 from millstream.client.fetching import log_end_offset, log_start_offset

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,9 +99,12 @@ def order(cluster: Cluster, job: Job) -> None:
             append_to_setting(cluster, Resource.TOPIC, topic.topic, EXCISED, more)
 
 
-def replica_states(cluster: Cluster, job: Job) -> Iterator[ReplicaState]:
-    """Every replica that has, or had, records of the job."""
-    reports = History(cluster).reports()
+def replica_states(
+    cluster: Cluster, job: Job, reports: Mapping[str, Report] | None = None
+) -> Iterator[ReplicaState]:
+    """Every replica that has, or had, records of the job, by the reports of brokers (None: as they
+    are now)."""
+    reports = History(cluster).reports() if reports is None else reports
     topics = cluster_state(cluster).topics
     for topic in job.topics:
         if not _is_there(cluster, topic) or topic.topic not in topics:

@@ -102,6 +102,7 @@ _APIS = (
     Api(91, "alter_share_group_offsets", 0, 0, first_flexible=0),
     Api(92, "delete_share_group_offsets", 0, 0, first_flexible=0),
     Api(20000, "describe_share_partitions", 0, 0, first_flexible=0),
+    Api(20001, "describe_archive", 0, 0, first_flexible=0),
 )
 APIS: dict[int, Api] = {api.key: api for api in _APIS}
 OWN_API_KEY_MIN = 20000

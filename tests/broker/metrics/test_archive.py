@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from millstream.broker.archiving.reporting import ArchivedPartition
 from millstream.broker.embedded import Broker
-from millstream.broker.metrics.archive import ArchivedPartition, gauges
+from millstream.broker.metrics.archive import gauges
 from millstream.metrics.exposition import render
 from tests.broker.archiving.scenes import archived_end, create, produce, settings, wait_until
 from tests.broker.metrics.scraping import Metrics, scrape

@@ -9,7 +9,7 @@ from millstream.admin.log_dirs import DirectoryState, LogDirs, ReplicaState
 from millstream.admin.reassignments import Reassignment
 from millstream.admin.replica_lag import Replica, ReplicaLag
 from millstream.admin.topics import create_topic
-from millstream.console.pages.cluster import _move, broker_rows
+from millstream.console.pages.cluster import broker_rows, progress_of
 from tests.admin.test_cluster_state import metadata, partition
 from tests.console.conftest import Console, check_accessible
 
@@ -84,5 +84,5 @@ def test_progress_of_a_move_is_what_new_replicas_have() -> None:
         ReplicaState("t", 0, 3, "/x", 130),
         ReplicaState("t", 1, 2, "/x", 7),
     ]
-    move = _move(moving, replicas)
+    move = progress_of(moving, replicas)
     assert (move.copied_bytes, move.total_bytes) == (140, 200)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import fastavro
 import pytest
 from playwright.sync_api import Page, expect
+from typer.testing import CliRunner
 
 from millstream.admin.outgoing import Outgoing
+from millstream.cli.main import app
 from tests.console.conftest import Console, check_accessible, start_console
 from tests.console.pages.records import HOSTILE, NOW_MS, hostile, make_topic, orders
 from tests.peers.schema_registry import running_registry
@@ -36,11 +39,30 @@ def test_records_are_browsed_from_the_newest_to_the_oldest(console: Console, pag
     check_accessible(page)
     page.get_by_role("link", name="Older").click()
     expect(rows.first).to_contain_text('"order": 69')
+    expect(page.get_by_text("millstream query")).to_contain_text(
+        "order by _timestamp desc limit 50"
+    )
     page.get_by_role("link", name="Older").click()
     expect(rows).to_have_count(20)
     expect(page.get_by_role("link", name="Older")).to_have_count(0)
     page.get_by_role("link", name="Newer").click()
     expect(rows.first).to_contain_text('"order": 20')
+    expect(page.get_by_text("millstream query")).to_contain_text("order by _timestamp limit 50")
+
+
+def test_commands_of_older_and_newer_records_print_the_same(console: Console) -> None:
+    back = console.json("/topics/orders/messages?start=before&at=0:7,1:9,2:0&count=10")
+    on = console.json("/topics/orders/messages?start=from&at=0:38,1:40,2:39&count=10")
+    for found, count in ((back, 10), (on, 3)):
+        arguments = shlex.split(found["command"])[1:]
+        ran = CliRunner().invoke(app, [*arguments, "--json"])
+        printed = [json.loads(line) for line in ran.stdout.splitlines()]
+        assert [(it["_partition"], it["_offset"]) for it in printed] == [
+            (it["partition"], it["offset"]) for it in found["lines"]
+        ]
+        assert len(printed) == count
+    one = console.json("/topics/orders/messages?start=before&at=0:7,1:9&partition=1")
+    assert "where _partition = 1 and _offset < 9 order" in one["command"]
 
 
 def test_records_are_browsed_from_an_offset_a_time_and_as_of_a_time(

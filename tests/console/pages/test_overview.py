@@ -87,6 +87,16 @@ def test_history_answers_each_chart(console: Console) -> None:
     assert (status, "there is no chart" in body) == (404, True)
 
 
+def test_chart_of_one_sample_shows_its_time(console: Console, page: Page) -> None:
+    page.goto(console.url)
+    expect(page.locator("#chart-records canvas")).to_be_visible()
+    span = "(args) => console_ui.span(...args)"
+    assert page.evaluate(span, [[5000], 5000, 91_400]) == [4970, 5000]  # uPlot gives it a day
+    assert page.evaluate(span, [[4990, 5000], 4990, 5000]) == [4970, 5000]
+    assert page.evaluate(span, [[1000, 5000], 1000, 5000]) == [1000, 5000]
+    assert page.evaluate(span, [[], 0, 100]) == [70, 100]
+
+
 def test_empty_cluster_says_so(page: Page) -> None:
     with Broker.start() as broker:
         fresh = start_console(broker.bootstrap_servers)

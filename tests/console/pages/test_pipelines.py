@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
+from millstream.admin.following import TopicFollower, write_records
 from millstream.admin.pipeline_records import (
     ABOUT,
     COMMANDS_TOPIC,
@@ -31,7 +32,7 @@ from millstream.admin.pipeline_records import (
     decode,
     encode,
 )
-from millstream.admin.pipelines import TopicFollower, create_status_topics, write_records
+from millstream.admin.pipelines import create_status_topics
 from millstream.client.cluster import Cluster
 from millstream.console.pages.pipelines import charts_of, phases_of
 from tests.console.conftest import Console, check_accessible, start_console

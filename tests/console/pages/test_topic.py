@@ -184,3 +184,34 @@ def test_choices_are_offered_where_they_contain_the_value() -> None:
     assert choices_of(boolean) == ("true", "false")
     other = Setting("cleanup.policy", "delete,compact", "topic", is_own=True, type="list")
     assert choices_of(other) == ()
+
+
+def test_backlog_policy_shows_what_it_does_and_who_causes_it(console: Console, page: Page) -> None:
+    settings = {"policy": "reject", "bytes": "2000", "groups": "slow-*"}
+    with console.cluster() as cluster:
+        create_topic(
+            cluster,
+            "bounded",
+            settings={f"millstream.backlog.{name}": value for name, value in settings.items()},
+        )
+    page.goto(f"{console.url}/topics/bounded")
+    expect(page.get_by_text("No group that counts has read this topic")).to_be_visible()
+    produce(console.bootstrap_servers, "bounded", 8)
+    commit(console.bootstrap_servers, "slow-readers", "bounded", 8)
+    commit(console.bootstrap_servers, "others", "bounded", 0)
+    table = page.get_by_role("table", name="Backlog of each partition")
+    expect(table.get_by_role("row").nth(1)).to_contain_text("within")
+    check_accessible(page)
+    commit(console.bootstrap_servers, "slow-readers", "bounded", 1)
+    page.goto(f"{console.url}/topics/bounded/settings?edit=millstream.backlog.bytes")
+    page.get_by_label("New value of millstream.backlog.bytes").fill("10")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("status")).to_contain_text("is now '10'")
+    page.goto(f"{console.url}/topics/bounded")
+    expect(table).to_contain_text("rejects producers unless idle")
+    expect(page.get_by_text("Producers are refused in 1 partition")).to_contain_text("slow-readers")
+    expect(page.get_by_text("millstream topic describe bounded")).to_be_visible()
+    check_accessible(page)
+    found = console.json("/topics/bounded")["backlog"]
+    assert (found["applied"], found["causes"]) == (1, ["slow-readers"])
+    assert console.json("/topics/bounded")["policy"] == "reject"

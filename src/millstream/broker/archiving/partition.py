@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from millstream.archive.manifest import ArchivedFile, ArchiveError, Manifest
 from millstream.errors import ApiError, ErrorCode
@@ -33,6 +33,20 @@ class Reader(Protocol):
     ) -> tuple[int, int, int] | None: ...
 
 
+class Totals(NamedTuple):
+    """What the files of a manifest are together; times are -1 if there are none."""
+
+    files: int
+    records: int
+    size_bytes: int
+    segment_bytes: int  # of the segments that they replace
+    newest_ms: int  # of the records
+    archived_ms: int  # when the last file was written
+
+
+NOTHING = Totals(0, 0, 0, 0, -1, -1)
+
+
 class PartitionArchive:
     """Belongs to the event loop's thread, but for what `replicas/archived.py` says."""
 
@@ -51,6 +65,7 @@ class PartitionArchive:
         self._reported_ms = -REPORT_MS
         # By the name of a file: the setting for which excised records were removed from it.
         self._excised: dict[str, tuple[str, ...]] = {}
+        self._totals: tuple[Manifest | None, Totals] = (None, NOTHING)
 
     def to_excise(self, setting: tuple[str, ...], offsets: OffsetRanges) -> list[str]:
         """The files that may have records at these offsets, which the setting names."""
@@ -99,6 +114,14 @@ class PartitionArchive:
     def last_epoch(self) -> int:
         manifest = self.manifest
         return manifest.files[-1].last_epoch if manifest is not None and manifest.files else -1
+
+    @property
+    def totals(self) -> Totals:
+        """Counted once for each manifest: it may list thousands of files."""
+        manifest = self.manifest
+        if manifest is not self._totals[0]:
+            self._totals = manifest, _totals(manifest) if manifest is not None else NOTHING
+        return self._totals[1]
 
     def move_start(self, offset: int) -> None:
         self._floor = max(self._floor, offset)
@@ -153,3 +176,14 @@ class PartitionArchive:
             self._reported_ms = now_ms
             logger.warning("archived records of %s cannot be read: %s", name, error)
         return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"the archive of {name}: {error}")
+
+
+def _totals(manifest: Manifest) -> Totals:
+    return Totals(
+        len(manifest.files),
+        sum(file.records for file in manifest.files),
+        sum(file.size_bytes for file in manifest.files),
+        sum(file.segment_bytes for file in manifest.files),
+        manifest.max_timestamp,
+        max((file.archived_ms for file in manifest.files), default=-1),
+    )

@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from millstream.broker.services import Services
 from millstream.metrics.exposition import Family, gauge, labels
 
-
-class ArchivedPartition(NamedTuple):
-    """A partition, as it is at a scrape."""
-
-    topic: str
-    partition: int
-    end_offset: int
-    lag_bytes: int  # of closed segments that are not archived
-    problem: str | None
+if TYPE_CHECKING:
+    from millstream.broker.archiving.reporting import ArchivedPartition
 
 
 def families(services: Services) -> Iterator[Family]:
     if services.archiving.archiver is not None:
-        yield from gauges(list(archived_partitions(services)))
+        from millstream.broker.archiving.reporting import archived_partitions
 
-
-def archived_partitions(services: Services) -> Iterator[ArchivedPartition]:
-    for partition in services.partitions:
-        archive, log = partition.archive, partition.log
-        if archive is None or partition.offline_error is not None:
-            continue
-        end = archive.end_offset
-        closed = log.segments[:-1]
-        ends = [*(segment.base_offset for segment in log.segments[1:])]
-        lag = sum(it.size for it, its_end in zip(closed, ends, strict=True) if its_end > end)
-        yield ArchivedPartition(partition.topic, partition.index, end, lag, archive.problem)
+        yield from gauges(list(archived_partitions(services.partitions, has_path=True)))
 
 
 def gauges(found: list[ArchivedPartition]) -> Iterator[Family]:

@@ -158,6 +158,7 @@ NEEDS: Mapping[str, Needs] = {
     "read_share_group_state_summary": _BROKERS_ONLY,
     "describe_share_group_offsets": (*_DESCRIBE_GROUP, _topic(Operation.DESCRIBE)),
     "describe_share_partitions": (*_DESCRIBE_GROUP, _topic(Operation.DESCRIBE)),
+    "describe_archive": (_topic(Operation.DESCRIBE, "others are left out"),),
     "alter_share_group_offsets": (*_READ_GROUP, _topic(Operation.READ)),
     "delete_share_group_offsets": (_group(Operation.DELETE), _topic(Operation.READ)),
     # Sent before a client is authenticated, or by it about itself.

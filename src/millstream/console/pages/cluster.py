@@ -28,14 +28,14 @@ from millstream.admin.quorum import Quorum, quorum
 from millstream.admin.reassignments import (
     Elected,
     Reassignment,
+    cancel_moves,
     elect_leaders,
-    reassign,
     reassignments,
 )
 from millstream.admin.replica_lag import ReplicaLag, replica_lags
 from millstream.admin.settings import Resource, Setting, settings_of
 from millstream.client.cluster import Cluster
-from millstream.console.actions import Form, Refused, act, command, post
+from millstream.console.actions import Form, act, command, post
 from millstream.console.answers import page
 from millstream.console.lists import Listed, Wanted, listed
 from millstream.console.pages.topic import listed_settings, say_elected
@@ -111,7 +111,7 @@ def load(cluster: Cluster, wanted: Wanted) -> ClusterPage:
         attention=listed_attention(state.attention, wanted),
         directories=on_disk.directories,
         directory_moves=[it for it in on_disk.replicas if it.moving_to is not None],
-        moves=[_move(it, on_disk.replicas) for it in moving],
+        moves=[progress_of(it, on_disk.replicas) for it in moving],
         behind=sorted((it for it in lags if it.lag != 0), key=_most_behind)[:BEHIND_MAX],
         quorum=found,
         problems=list(dict.fromkeys(problems)),
@@ -180,7 +180,7 @@ def listed_attention(
     )
 
 
-def _move(moving: Reassignment, replicas: Sequence[ReplicaState]) -> Move:
+def progress_of(moving: Reassignment, replicas: Sequence[ReplicaState]) -> Move:
     sizes = {
         it.broker: it.bytes
         for it in replicas
@@ -220,20 +220,14 @@ async def elect(request: Request, form: Form) -> Response:
 async def cancel(request: Request, form: Form) -> Response:
     topic = form.need("topic", "the topic")
 
-    def perform(cluster: Cluster) -> int:
-        moving = [it for it in reassignments(cluster) if it.topic == topic]
-        refused = reassign(cluster, {(it.topic, it.partition): None for it in moving})
-        if refused:
-            named = [f"{name}-{index}: {why}" for (name, index), why in refused.items()]
-            raise Refused(f"cancelling failed for {'; '.join(named[:5])}")
-        return len(moving)
-
+    back = link("topics", topic, "reassign") if form.get("back") == "topic" else link("cluster")
     return await act(
         request,
-        perform,
-        done=lambda count: f"{count} reassignments of {topic} are cancelled.",
+        cancel_moves,
+        [topic],
+        done=lambda moved: f"{len(moved)} reassignments of {topic} are cancelled.",
         command=command(request, "topic", "reassign", topic, "--cancel"),
-        back=link("cluster"),
+        back=back,
     )
 
 

@@ -43,6 +43,7 @@ from millstream.console.sessions import in_cluster
 
 HEADERS_MAX = 200
 NEXT_LOOKED_FOR = 10_000  # offsets after a gap
+POSITIONS_TOLD_MAX = 200
 
 
 @dataclass(frozen=True)
@@ -167,12 +168,28 @@ def browse_command(request: Request, topic: str, fields: Fields) -> str:
             end = f"order by _timestamp desc limit {count}"
             return query_command(request, topic, f"{where} {end}", fields)
         case _:
-            return ""
+            return positions_command(request, topic, fields)
     if fields.partition:
         options += ["--partition", fields.partition]
     if not fields.committed:
         options.append("--read-uncommitted")
     return command(request, *options)
+
+
+def positions_command(request: Request, topic: str, fields: Fields) -> str:
+    """The same for a page of older or newer records, which begins at an offset of each partition;
+    empty if there are too many of them for a command line."""
+    positions = fields.asked(now_ms()).positions
+    if not 0 < len(positions) <= POSITIONS_TOLD_MAX:
+        return ""
+    is_back = Start(fields.start).goes_back
+    sign, order = ("<", "_timestamp desc") if is_back else (">=", "_timestamp")
+    if fields.partition:
+        only = whole(fields.partition, 0)
+        positions = {it: at for it, at in positions.items() if it == only}
+    parts = [f"_partition = {it} and _offset {sign} {at}" for it, at in sorted(positions.items())]
+    where = parts[0] if len(parts) == 1 else " or ".join(f"({it})" for it in parts)
+    return query_command(request, topic, f"{where} order by {order} limit {fields.count}", fields)
 
 
 async def show_one(request: Request) -> Response:

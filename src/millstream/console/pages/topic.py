@@ -12,6 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from millstream.admin.backlog import (
+    WITHOUT_MEMBERS,
+    Backlog,
+    Extent,
+    Positions,
+    describe_backlog,
+    policy_in,
+)
 from millstream.admin.cluster_state import NOT_PREFERRED, TopicState, topic_state
 from millstream.admin.log_dirs import log_dirs
 from millstream.admin.offsets import EARLIEST, LATEST, find_offsets
@@ -19,6 +27,7 @@ from millstream.admin.reassignments import Elected, elect_leaders
 from millstream.admin.settings import Resource, Setting, alter_settings, settings_of
 from millstream.admin.topics import add_partitions, delete_topic
 from millstream.client.cluster import Cluster
+from millstream.config.backlog import POLICY
 from millstream.console import charts
 from millstream.console.actions import Form, Refused, act, check_typed, command, post
 from millstream.console.answers import page
@@ -69,6 +78,15 @@ class Reader:
 
 
 @dataclass(frozen=True)
+class TopicBacklog:
+    """What the backlog policy does now, the partitions that use most of their bound first."""
+
+    backlog: Backlog
+    applied: int  # partitions
+    causes: list[str]  # the groups for which it applies
+
+
+@dataclass(frozen=True)
 class TopicPage:
     name: str
     id: str
@@ -85,6 +103,8 @@ class TopicPage:
     readers: list[Reader]
     own_settings: list[Setting]
     problems: list[str]
+    backlog: TopicBacklog | None = None
+    policy: str | None = None  # of the backlog; None where there is none, as on Apache Kafka
     commands: dict[str, str] = field(default_factory=dict)
     range: str = charts.RANGE_DEFAULT
     charts: tuple[Chart, ...] = ()
@@ -96,9 +116,11 @@ def load(cluster: Cluster, sampler: Sampler, name: str, wanted: Wanted) -> Topic
     problems: list[str] = []
     rows = partition_rows(cluster, topic, problems)
     sample = sampler.current(cluster)
-    own: list[Setting] = []
+    settings: list[Setting] = []
+    backlog: TopicBacklog | None = None
     try:
-        own = [it for it in settings_of(cluster, Resource.TOPIC, name) if it.is_own]
+        settings = settings_of(cluster, Resource.TOPIC, name)
+        backlog = backlog_of(cluster, name, settings, rows, sample)
     except ApiError as error:
         problems.append(str(error))
     sizes = [it.bytes for it in rows if it.bytes is not None]
@@ -116,8 +138,10 @@ def load(cluster: Cluster, sampler: Sampler, name: str, wanted: Wanted) -> Topic
         partitions=listed_partitions(rows, wanted),
         not_preferred=sum(it.state == NOT_PREFERRED for it in topic.partitions),
         readers=readers_of(sample, sampler, name),
-        own_settings=own,
+        own_settings=[it for it in settings if it.is_own],
         problems=problems,
+        backlog=backlog,
+        policy=next((it.value for it in settings if it.name == POLICY), None),
     )
 
 
@@ -176,6 +200,37 @@ def readers_of(sample: Sample, sampler: Sampler, name: str) -> list[Reader]:
     return sorted(found, key=lambda it: (-it.lag, it.group))
 
 
+def backlog_of(
+    cluster: Cluster,
+    name: str,
+    settings: Sequence[Setting],
+    rows: Sequence[PartitionRow],
+    sample: Sample,
+) -> TopicBacklog | None:
+    """With the positions of groups that were sampled, a few seconds ago."""
+    policy = policy_in({it.name: it.value for it in settings})
+    if policy is None:
+        return None
+    counting = [it for it in sample.groups if name in it.topics and policy.counts(it.group)]
+    positions = Positions(
+        {
+            group.group: {(topic, index): at for topic, index, at in group.unread if topic == name}
+            for group in counting
+        },
+        frozenset(it.group for it in counting if it.state in WITHOUT_MEMBERS),
+    )
+    extents = [
+        Extent(it.index, it.leader, it.start, it.end, it.bytes)
+        for it in rows
+        if it.start is not None and it.end is not None
+    ]
+    found = describe_backlog(cluster, name, policy, extents, positions)
+    applied = [it for it in found.partitions if it.is_applied]
+    found.partitions.sort(key=lambda it: (-(it.used or 0.0), it.partition))
+    causes = sorted({it.group for it in applied if it.group is not None})
+    return TopicBacklog(found, len(applied), causes)
+
+
 async def show(request: Request) -> Response:
     name, wanted = request.path_params["name"], Wanted.of(request.query_params)
     sampler, chosen = sampler_of(request), range_of(request)
@@ -185,7 +240,10 @@ async def show(request: Request) -> Response:
         plotted = charts.of_topic(name)
         return replace(
             found,
-            commands={"delete": command(request, "topic", "delete", name, "--yes")},
+            commands={
+                "delete": command(request, "topic", "delete", name, "--yes"),
+                "describe": command(request, "topic", "describe", name),
+            },
             range=chosen,
             charts=plotted,
             history=charts.draw(sampler.history, plotted, chosen, time.time()),
@@ -195,7 +253,7 @@ async def show(request: Request) -> Response:
         request,
         "topic.html",
         model,
-        live={"now": 2.0, "rows": 2.0, "readers": 4.0},
+        live={"now": 2.0, "rows": 2.0, "readers": 4.0, "backlog": 4.0},
         events=lambda it: it.history,
     )
 

@@ -160,6 +160,11 @@
     const when = new Date(seconds * 1000);
     return `${pad(when.getHours())}:${pad(when.getMinutes())}${exact ? `:${pad(when.getSeconds())}` : ""}`;
   };
+  // At least half a minute. Of one sample, uPlot would draw the day that begins with it.
+  const span = (times, first, last) => {
+    const newest = times.length < 2 ? times[0] ?? last : last;
+    return times.length < 2 || last - first < 30 ? [newest - 30, newest] : [first, last];
+  };
   async function chart(figure) {
     if (figure.dataset.drawn || !window.uPlot) return;
     figure.dataset.drawn = "1";
@@ -187,13 +192,13 @@
         cursor: { y: false },
         legend: { show: data.series.length > 1 },
         hooks: { setCursor: [(it) => read(it.cursor.idx)] },
-        scales: { x: { range: (_, first, last) => (last - first < 30 ? [last - 30, last] : [first, last]) }, y: { range: (_, least, most) => [Math.min(0, least ?? 0), Math.max(most ?? 0, 1) * 1.08] } },
+        scales: { x: { range: (_, first, last) => span(data.times, first, last) }, y: { range: (_, least, most) => [Math.min(0, least ?? 0), Math.max(most ?? 0, 1) * 1.08] } },
         axes: [
           { ...axis, size: 30, values: (_, times, __, ___, step) => times.map((it) => clock(it, step < 60)) },
           { ...axis, size: 64, incrs: unit.startsWith("bytes") ? BINARY : undefined, values: (_, values) => values.map((it) => shown(it, unit)) },
         ],
         series: [{}, ...data.series.map((it, index) => ({
-          label: it.label, stroke: colour(COLOURS[index % COLOURS.length]), width: 1.6, points: { show: false },
+          label: it.label, stroke: colour(COLOURS[index % COLOURS.length]), width: 1.6, points: { show: () => data.times.length === 1 }, // a line needs two
           value: (_, value) => shown(value, unit),
         }))],
       }, columns, plot);
@@ -232,7 +237,7 @@
     all("[data-unreachable]").forEach((note) => note.remove());
   });
 
-  window.console_ui = { all, make, prepare, shown, colour };
+  window.console_ui = { all, make, prepare, shown, colour, span };
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", () => prepare(document));
   else prepare(document);
 })();

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from millstream.admin.following import TopicFollower, write_records
 from millstream.admin.pipeline_records import (
     ABOUT,
     COMMANDS_TOPIC,
@@ -47,7 +48,7 @@ from millstream.admin.pipeline_records import (
     encode,
     shortened,
 )
-from millstream.admin.pipelines import TopicFollower, create_status_topics, write_records
+from millstream.admin.pipelines import create_status_topics
 from millstream.client.cluster import Cluster
 from millstream.errors import ApiError, ErrorCode, MillstreamError
 from millstream.pipelines.running.failures import explain_failure

@@ -1,6 +1,6 @@
 """Where replicas go: a new placement that moves as few of them as possible.
 
-Pure: `millstream topic reassign` asks the cluster and carries it out.
+Pure: `reassignments.plan_moves` asks the cluster.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
+from millstream.errors import MillstreamError
+
 Replicas: TypeAlias = tuple[int, ...]
 
 
-class CannotPlace(Exception):
+class CannotPlace(MillstreamError):
     """No placement has the properties asked for."""
 
 

@@ -1,11 +1,11 @@
-"""Throttles of reassignments; `test_reassign.py` moves replicas with one."""
+"""Throttles of reassignments; `tests/cli/test_reassign.py` moves replicas with one."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
 
-from millstream.cli.throttling import (
+from millstream.admin.throttling import (
     FOLLOWERS,
     LEADERS,
     RATES,

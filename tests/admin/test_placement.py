@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.cli.reassignment import CannotPlace, Replicas, moves, plan
+from millstream.admin.placement import CannotPlace, Replicas, moves, plan
 
 
 def brokers(at_least: int = 1) -> st.SearchStrategy[list[int]]:
