@@ -20,7 +20,7 @@ def test_bridges_are_listed_and_forgotten(ok: Ok, bootstrap_servers: str) -> Non
         create_missing(cluster, {TOPIC: SETTINGS})
         write_records(cluster, TOPIC, [("status:edge", encode(status))])
     shown = ok("bridges", "list").splitlines()
-    assert shown[-1].split() == ["edge", "stopped", "5", "0", "2", "0", "host:7"]
+    assert shown[-1].split() == ["edge", "stopped", "5", "0", "2", "0", "host:7", "-"]
     (row,) = json.loads(ok("bridges", "list", "--json"))
     lost = row["status"]["counts"][1]
     assert lost == {"name": "zeromq_lost", "value": 2, "by": {"reason": "gap"}}

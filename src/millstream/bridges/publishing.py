@@ -14,6 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Protocol
 
 from millstream.admin.bridges import (
@@ -31,6 +32,7 @@ from millstream.admin.pipeline_records import STATUS, encode, shortened
 from millstream.bridges.config import BridgeConfig
 from millstream.bridges.counts import Counts
 from millstream.client.cluster import Cluster
+from millstream.errors import MillstreamError
 
 TICK_SECONDS = 2.0
 IDLE_TICKS = 2  # a status that did not change is repeated every so many ticks
@@ -85,24 +87,30 @@ class Publisher:
 
     def _run(self) -> None:
         config = self._bridge.config
+        try:
+            with Cluster(
+                config.broker,
+                client_id="millstream-bridge-status",
+                security=config.kafka or None,
+                timeout_seconds=TIMEOUT_SECONDS,
+            ) as cluster:
+                self._publish(cluster)
+        except MillstreamError as error:  # settings that only librdkafka understands
+            self._warn(error)
+
+    def _publish(self, cluster: Cluster) -> None:
         wait_seconds = TICK_SECONDS
-        with Cluster(
-            config.broker,
-            client_id="millstream-bridge-status",
-            security=config.kafka or None,
-            timeout_seconds=TIMEOUT_SECONDS,
-        ) as cluster:
-            is_last = False
-            while not is_last:
-                is_last = self._stopping.is_set()
-                try:
-                    self._tick(cluster, is_last)
-                    wait_seconds = TICK_SECONDS
-                    self._warned = ""
-                except Exception as error:  # noqa: BLE001 - the bridge must not suffer from it
-                    self._warn(error)
-                    wait_seconds = min(2 * wait_seconds, RETRY_SECONDS_MAX)
-                self._stopping.wait(wait_seconds)
+        is_last = False
+        while not is_last:
+            is_last = self._stopping.is_set()
+            try:
+                self._tick(cluster, is_last)
+                wait_seconds = TICK_SECONDS
+                self._warned = ""
+            except Exception as error:  # noqa: BLE001 - the bridge must not suffer from it
+                self._warn(error)
+                wait_seconds = min(2 * wait_seconds, RETRY_SECONDS_MAX)
+            self._stopping.wait(wait_seconds)
 
     def _tick(self, cluster: Cluster, is_last: bool) -> None:
         if not self._is_topic_there:
@@ -128,15 +136,13 @@ class Publisher:
 
 def status_of(about: BridgeStatus, bridge: Described, *, is_stopped: bool = False) -> BridgeStatus:
     """The status at this moment."""
-    return BridgeStatus(
-        **{
-            **about.__dict__,
-            "state": STOPPED if is_stopped else RUNNING,
-            "every_ms": 0 if is_stopped else about.every_ms,
-            "addresses": _texts(bridge.addresses),
-            "problems": () if is_stopped else _texts(bridge.problems()),
-            "counts": counts_of(bridge.counts),
-        }
+    return replace(
+        about,
+        state=STOPPED if is_stopped else RUNNING,
+        every_ms=0 if is_stopped else about.every_ms,
+        addresses=_texts(bridge.addresses),
+        problems=() if is_stopped else _texts(bridge.problems()),
+        counts=counts_of(bridge.counts),
     )
 
 

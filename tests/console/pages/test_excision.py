@@ -12,6 +12,7 @@ from playwright.sync_api import Page, expect
 from millstream.admin.following import write_records
 from millstream.admin.outgoing import Outgoing
 from millstream.client.cluster import Cluster
+from millstream.console.pages import excision
 from millstream.excision.documents import KEY, Receipt, Selector
 from millstream.excision.history import EXCISIONS
 from millstream.excision.jobs import begin, finish
@@ -56,8 +57,9 @@ def test_nothing_was_removed_yet(console: Console, cluster: Cluster, page: Page)
 
 
 def test_preview_shows_what_would_go_and_the_command(
-    console: Console, cluster: Cluster, page: Page
+    console: Console, cluster: Cluster, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(excision, "PREVIEW_SECONDS", 600.0)
     page.goto(f"{console.url}/excision")
     page.get_by_role("button", name="Remove records").click()
     dialog = page.get_by_role("dialog", name="Remove records")
@@ -67,7 +69,7 @@ def test_preview_shows_what_would_go_and_the_command(
     check_accessible(page)
     dialog.get_by_role("button", name="Preview").click()
     expect(dialog).to_contain_text("2 records would be removed for good")
-    expect(dialog).to_contain_text("0+2")
+    expect(dialog).to_contain_text("0, 2")
     expect(dialog.get_by_text("--dry-run")).to_be_visible()
     assert "alice" not in page.url
     check_accessible(page)
@@ -91,6 +93,9 @@ def test_preview_shows_what_would_go_and_the_command(
         status, answer = console.post("/excision/preview", {**fields, **change})
         assert status in (400, 404)
         assert part in answer["message"]
+    monkeypatch.setattr(excision, "PREVIEW_SECONDS", -1.0)
+    status, answer = console.post("/excision/preview", {**fields, "by": "key"})
+    assert (status, answer["places"], answer["total"]) == (200, None, 4)
 
 
 def test_receipt_is_listed_shown_and_downloaded(
@@ -105,7 +110,7 @@ def test_receipt_is_listed_shown_and_downloaded(
     table.get_by_role("link", name="1").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Receipt 1")
     expect(page.locator("main")).to_contain_text(receipt.digest)
-    expect(page.get_by_role("table", name="What was removed")).to_contain_text("0+2")
+    expect(page.get_by_role("table", name="What was removed")).to_contain_text("0, 2")
     expect(page.get_by_role("table", name="Reports of brokers")).to_contain_text("removed records")
     expect(page.get_by_text("millstream excise verify 1 --key KEY")).to_be_visible()
     check_accessible(page)

@@ -17,7 +17,7 @@ from millstream.console.answers import page
 from millstream.console.lists import Listed, Wanted, listed
 
 TONES = {"failing": "bad", "behind": "warn", "loading": "info", "up to date": "good"}
-LIVE_SECONDS = 4.0
+LIVE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)

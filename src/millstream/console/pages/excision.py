@@ -30,8 +30,8 @@ from millstream.excision.ledger import Excision, Excisions, Ledger
 from millstream.excision.selection import Access, find_topic
 
 LIVE_SECONDS = 4.0
-PREVIEW_SECONDS = 5.0
-OFFSETS_CHARACTERS_MAX = 200
+PREVIEW_SECONDS = 10.0
+OFFSETS_CHARACTERS_MAX = 80
 REASON_CHARACTERS_MAX = 500
 
 _ledgers: WeakKeyDictionary[Session, Ledger] = WeakKeyDictionary()
@@ -214,14 +214,18 @@ def place_rows(topics: Sequence[TopicPlan]) -> list[PlaceRow]:
             plan.role,
             it.partition,
             it.records,
-            it.offsets
-            if len(it.offsets) <= OFFSETS_CHARACTERS_MAX
-            else f"{it.offsets[:OFFSETS_CHARACTERS_MAX]}…",
+            _offsets(it.offsets),
             f"{it.searched_from}–{it.searched_to - 1}",
         )
         for plan in topics
         for it in plan.places
     ]
+
+
+def _offsets(ranges: str) -> str:
+    """For people; receipts have all of them."""
+    text = ranges[: OFFSETS_CHARACTERS_MAX + 1].replace("+", ", ")
+    return text if len(ranges) <= OFFSETS_CHARACTERS_MAX else f"{text.rpartition(', ')[0]}, …"
 
 
 def replica_rows(receipt: Receipt) -> list[ReplicaRow]:

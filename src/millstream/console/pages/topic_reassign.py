@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -84,7 +84,7 @@ class ReassignPage:
     """The model. `plan` is what would move; `digest` names it, so that no other one is started."""
 
     name: str
-    brokers: list[BrokerState]
+    brokers: tuple[BrokerState, ...]
     partitions: Listed[PartitionState]
     factor: int
     wish: Wish
@@ -174,8 +174,7 @@ async def show(request: Request) -> Response:
     }
 
     def model(cluster: Cluster) -> ReassignPage:
-        found = load(cluster, name, wanted, wish)
-        return ReassignPage(**{**found.__dict__, "commands": commands})
+        return replace(load(cluster, name, wanted, wish), commands=commands)
 
     return await page(request, "topic_reassign.html", model, live={"moving": LIVE_SECONDS})
 

@@ -190,7 +190,7 @@
         width: Math.max(200, plot.clientWidth),
         height: 180,
         cursor: { y: false },
-        legend: { show: data.series.length > 1 },
+        legend: { show: data.series.length > 1, live: false },
         hooks: { setCursor: [(it) => read(it.cursor.idx)] },
         scales: { x: { range: (_, first, last) => span(data.times, first, last) }, y: { range: (_, least, most) => [Math.min(0, least ?? 0), Math.max(most ?? 0, 1) * 1.08] } },
         axes: [
