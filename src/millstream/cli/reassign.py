@@ -90,10 +90,7 @@ def reassign(
             _throttle_moving(cluster, throttle)
         _show_moving(cluster, as_json)
     else:
-        for topic in topics:
-            cluster.partitions_of(topic)
-        with cluster.protocol as protocol:
-            planned = plan_moves(protocol, topics, wanted, replication_factor)
+        planned = _plan(cluster, topics, wanted, replication_factor)
         _show_plan(planned, as_json)
         if not dry_run and planned:
             with cluster.protocol as protocol:
@@ -103,6 +100,15 @@ def reassign(
                 with cluster.protocol as protocol:
                     if remove_unused_throttles(protocol, topics):
                         note("the throttle is removed")
+
+
+def _plan(
+    cluster: Cluster, topics: Sequence[str], brokers: list[int] | None, factor: int | None
+) -> list[Move]:
+    for topic in topics:
+        cluster.partitions_of(topic)
+    with cluster.protocol as protocol:
+        return plan_moves(protocol, topics, brokers, factor)
 
 
 def _throttle_moving(cluster: Cluster, bytes_per_second: int) -> None:

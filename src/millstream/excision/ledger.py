@@ -1,8 +1,8 @@
 """All excisions of a cluster: jobs with their progress, and receipts with their chain.
 
-A ledger reads on from where it was, so that whoever looks again pays for what is new only. Records
-that cannot be read are named, and the others are still shown: anybody who may write to the topics
-can write anything.
+A ledger reads on from where it was: to look again costs only what is new. Records that cannot be
+read are named, and the others are still shown: anybody who may write to the topics can write
+anything.
 """
 
 from __future__ import annotations
