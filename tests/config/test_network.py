@@ -70,3 +70,12 @@ def test_broker_id_is_the_older_name_of_node_id() -> None:
 def test_connections_per_address_are_parsed() -> None:
     config = BrokerConfig.from_values({"max.connections.per.ip.overrides": "10.0.0.1:5, [::1]:7,"})
     assert config.connections_per_ip_overrides == {"10.0.0.1": 5, "::1": 7}
+
+
+def test_addresses_that_need_not_wait_are_parsed() -> None:
+    name = "millstream.authentication.delay.exempt"
+    exempt = BrokerConfig.from_values({name: "10.0.0.0/8, ::1"}).authentication_delay_exempt
+    assert [host in exempt for host in ("10.9.9.9", "::1", "11.0.0.1")] == [True, True, False]
+    assert "10.9.9.9" not in BrokerConfig.from_values({}).authentication_delay_exempt
+    with pytest.raises(ConfigError, match=rf"{name}: 'proxy' is not an address or a network"):
+        BrokerConfig.from_values({name: "10.0.0.1,proxy"})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from tests.conformance.brokers import eventually, unique
 from tests.conformance.conftest import client_parameters
 from tests.conformance.rights import Acl, Operation, Resource, create_acls
 from tests.conformance.test_clients import some_records
+from tests.peers.java_runtime import java_program
 from tests.peers.patience import PATIENCE_SECONDS
-from tests.peers.programs import ProgramError
+from tests.peers.programs import Client, ProgramError
 from tests.peers.secured import (
     ADMIN,
     Certificates,
@@ -124,20 +125,33 @@ def config_of(client: Any, security: dict[str, str], directory: Path) -> dict[st
     return {"security": security}
 
 
+@contextmanager
+def jvm_with_tokens(config: dict[str, Any]) -> Iterator[Client]:
+    """A JVM is told when it starts which URLs it may get tokens from."""
+    url = config["sasl.oauthbearer.token.endpoint.url"]
+    prefix = "-Dorg.apache.kafka.sasl.oauthbearer.allowed"
+    options = [f"{prefix}.urls={url}", f"{prefix}.files={url.removeprefix('file://')}"]
+    client = Client("java", lambda: java_program("ClientProgram", options=options))
+    try:
+        yield client
+    finally:
+        client.close()
+
+
 @every_client
 @pytest.mark.parametrize("way", WAYS)
 def test_client_produces_and_consumes(
     rights: Secured, client: Any, way: str, tmp_path: Path
 ) -> None:
-    if client.name == "java" and way == "OAUTHBEARER":
-        pytest.skip("the JVM must be told which files may hold tokens before it starts")
     topic = create_topic(rights)
     security = WAYS[way](rights)
     config = config_of(client, security, tmp_path)
     address = rights.address(security["protocol"])
     sent = some_records(20, partition=0)
-    client.produce(address, topic, sent, config=config)
-    received = client.consume(address, topic, len(sent), config=config)
+    is_own = client.name == "java" and way == "OAUTHBEARER"
+    with jvm_with_tokens(config) if is_own else nullcontext(client) as chosen:
+        chosen.produce(address, topic, sent, config=config)
+        received = chosen.consume(address, topic, len(sent), config=config)
     assert [record.content for record in received] == [record.content for record in sent]
 
 

@@ -1,9 +1,9 @@
 """Fuzz: every API in every version, from requests that are valid to ones that are nonsense.
 
-A request is drawn field by field from kio's own schema of the API and version, with names that
-exist and names that do not, then perhaps damaged: bytes flipped, cut, inserted. Whatever comes,
-the server answers with a response of that API and version or closes the connection; it never goes
-silent, never logs a traceback, and a neighbour is served as before.
+A request is drawn field by field from the schema of the API and version, kio's or our own, with
+names that exist and names that do not, then perhaps damaged: bytes flipped, cut, inserted. Whatever
+comes, the server answers with a response of that API and version or closes the connection; it never
+goes silent, never logs a traceback, and a neighbour is served as before.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from kio.serial.errors import OutOfBoundValue
 
-from millstream.protocol.apis import OWN_API_KEY_MIN
+from millstream.protocol.apis import APIS
 from tests.peers.servers import Server, start_millstream
 from tests.peers.wire import (
-    API_KEYS,
     ConnectionEnded,
     Wire,
     batch,
@@ -53,13 +52,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def offered(server: Server) -> list[tuple[str, int]]:
-    names = {key: name for name, key in API_KEYS.items()}
     with Wire(server.bootstrap) as wire:
         answer = wire.call("api_versions", 0)
     return [
-        (names[entry.api_key], version)
+        (APIS[entry.api_key].name, version)
         for entry in answer.api_keys
-        if entry.api_key < OWN_API_KEY_MIN  # these have no schema in kio
         for version in range(entry.min_version, entry.max_version + 1)
         if (entry.api_key, version) not in {(0, 0), (0, 1), (0, 2)}  # offered, never served
     ]

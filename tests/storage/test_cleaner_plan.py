@@ -98,15 +98,16 @@ def test_filthiest_is_the_one_with_the_highest_ratio() -> None:
     dirty.roll(store.clock.now_ms())
     offsets = {(clean.topic, 0): clean.segments[-2].base_offset}
     logs = [(log, log.log_end_offset) for log in (clean, dirty)]
-    plan = plan_filthiest(logs, offsets, store.clock.now_ms())
-    assert plan is not None
-    assert plan.log is dirty
+    survey = plan_filthiest(logs, offsets, store.clock.now_ms())
+    assert survey.chosen is not None
+    assert survey.chosen.log is dirty
+    assert survey.dirty_ratio_max == survey.chosen.dirty_ratio == 1
 
 
 def test_logs_that_are_not_compacted_are_left_alone() -> None:
     store = filled(compacted(cleanup_policy=frozenset({"delete"})))
     log = store.log()
-    assert plan_filthiest([(log, log.log_end_offset)], {}, store.clock.now_ms()) is None
+    assert plan_filthiest([(log, log.log_end_offset)], {}, store.clock.now_ms()) == (None, 0)
 
 
 def test_plan_knows_what_producers_hang_on() -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.broker.deferred import Buffers, Deferred
 from millstream.errors import ErrorCode
-from millstream.metrics.distribution import Distribution
+from millstream.metrics.distribution import Distribution, growing_bounds
 
 if TYPE_CHECKING:
     from millstream.protocol.apis import Api
@@ -28,6 +28,9 @@ ERROR_NODES_MAX = 2_000  # parts of one response that are searched for errors
 
 FETCH = "fetch"
 FOLLOWER_FETCH = "fetch_follower"
+ALL_FETCHES = "all fetches"
+
+THROTTLES = (0.0, *growing_bounds(1e-3, 14))  # most requests are not throttled; 1 ms to 16 s
 
 # Errors by which clients learn where to read, and from where: in Kafka they are no failed fetches.
 EXPECTED_OF_FETCH = frozenset(
@@ -192,6 +195,15 @@ class Counters:
         self.errors: Counter[tuple[str, ErrorCode]] = Counter()  # by the name of the API
         self.topics: dict[str, TopicFailures] = {}  # those with failures
         self.all_topics = TopicFailures()
+        self.throttle_times: dict[str, Distribution] = {}  # by the name of the API, in seconds
+
+    def throttled(self, api: str, ms: int) -> None:
+        """A request was answered with this throttle time."""
+        for name in (api, ALL_FETCHES) if api in (FETCH, FOLLOWER_FETCH) else (api,):
+            times = self.throttle_times.get(name)
+            if times is None:
+                times = self.throttle_times[name] = Distribution(THROTTLES)
+            times.note(ms / 1000, perf_counter())
 
     def meter(self, api: Api, version: int, *, of_broker: bool = False) -> RequestMeter:
         """`of_broker`: the requests of another broker; its fetches are those of a follower."""

@@ -30,6 +30,9 @@ RIGHTS = {
     "queries list": "Read on the topic of the queries",
     "queries remove": "Read and Write on the topic of the queries",
     "queries test": "Read on the topic of the queries",
+    "query": "Read on the topics",
+    "excise": "Read and AlterConfigs on the topic, and Create, Read and Write on __excisions and "
+    "__excision_receipts",
     "pipelines list": "Read on the topic __millstream_pipelines",
     "pipelines stop": "Read on the topic __millstream_pipelines, and Write on "
     "__millstream_pipeline_commands",

@@ -14,7 +14,7 @@ Topics and groups derive their own settings from it (`topic_config`, `group_conf
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property, partial
@@ -174,6 +174,22 @@ class BrokerConfig(
                 )
             limits[address.strip("[]")] = int(limit)
         return limits
+
+    @cached_property
+    def authentication_delay_exempt(self) -> Container[str]:
+        """The hosts of millstream.authentication.delay.exempt. Raises `ConfigError`."""
+        texts = self.millstream_authentication_delay_exempt
+        if not texts:
+            return ()
+        from millstream.security.networks import Networks  # only then
+
+        try:
+            return Networks(texts)
+        except ValueError as error:
+            raise ConfigError(
+                f"Invalid value {','.join(texts)} for configuration "
+                f"millstream.authentication.delay.exempt: {error}"
+            ) from None
 
     @property
     def log_directories(self) -> tuple[Path, ...]:
@@ -476,6 +492,7 @@ def _check_together(config: BrokerConfig) -> None:
     if len(set(names)) != len(names):
         raise ConfigError("Each listener must have a different name, listeners: " + ",".join(names))
     _ = config.advertised_endpoints, config.connections_per_ip_overrides
+    _ = config.authentication_delay_exempt
     if config.inter_broker_listener_name and "security.inter.broker.protocol" in config.static:
         raise ConfigError(
             "Only one of inter.broker.listener.name and security.inter.broker.protocol should be "

@@ -64,6 +64,15 @@ class NetworkSettings:
         doc="How long the answer to a failed authentication is delayed. After ten failures from "
         "one address, further authentications from there have to wait for seconds.",
     )
+    millstream_authentication_delay_exempt: tuple[str, ...] = strings(
+        (),
+        ours=True,
+        mode=Mode.CLUSTER_WIDE,
+        doc="Addresses and networks (such as 10.1.2.3, 192.168.0.0/16) from which authentications "
+        "do not have to wait, however many have failed there: those of a proxy or NAT with many "
+        "clients behind it, which has to limit the guessing of passwords itself. Each failure is "
+        "still answered after connection.failed.authentication.delay.ms.",
+    )
     millstream_authentication_timeout_ms: int = integer(
         10_000,
         low=1,

@@ -49,7 +49,6 @@ _ACKS_AND_TIMEOUT = Struct(">hi")
 _RESULT = Struct(">ihqq")
 _RESULT_WITH_START = Struct(">ihqqq")
 _LEADER = Struct(">ii")
-_NO_THROTTLE = b"\0\0\0\0"
 
 
 class ProducedTopic(NamedTuple):
@@ -128,6 +127,7 @@ def encode_produce_response(
     version: int,
     topics: Sequence[tuple[bytes, Sequence[ProducedPartition]]],
     endpoints: Sequence[NodeEndpoint] = (),
+    throttle_ms: int = 0,
 ) -> bytes:
     """The response body; topics come in their encoded form, `endpoints` are those of leaders."""
     compact = version >= FIRST_FLEXIBLE
@@ -138,7 +138,7 @@ def encode_produce_response(
         parts += [_encode_partition(version, partition) for partition in partitions]
         if compact:
             parts.append(NO_TAGS)
-    parts.append(_NO_THROTTLE)
+    parts.append(INT32.pack(throttle_ms))
     if endpoints and version >= FIRST_WITH_LEADERS:
         parts.append(write_tags({0: encode_endpoints(endpoints)}))
     elif compact:

@@ -13,7 +13,9 @@ who have not logged in for longest.
 from __future__ import annotations
 
 from collections import OrderedDict
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address
+
+from millstream.security.networks import parse_address
 
 TOLERATED = 10  # failures of an address without consequences
 FAILURES_MAX = TOLERATED + 6  # more are not counted: an address that has stopped soon waits no more
@@ -111,11 +113,7 @@ def network_of(host: str) -> str:
     """The address, or for IPv6 the /64 network, which usually belongs to one machine."""
     if ":" not in host:
         return host
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
+    address = parse_address(host)
+    if address is None:
         return host
-    if isinstance(address, IPv6Address):
-        mapped = address.ipv4_mapped
-        return str(mapped) if mapped is not None else address.exploded[:19]
-    return host
+    return address.exploded[:19] if isinstance(address, IPv6Address) else str(address)

@@ -48,6 +48,7 @@ from millstream.records.record import ControlType, assemble_batch, decode_record
 from millstream.storage import checkpoints, names
 from millstream.storage.cleaner_plan import (
     CleaningPlan,
+    Survey,
     group_segments,
     load_timestamps,
     plan_filthiest,
@@ -131,6 +132,7 @@ class Cleaner:
         self._stopping = stopping or threading.Event()
         self._throttle = Throttle(self._settings.io_max_bytes_per_second, sleep=self._stopping.wait)
         self._uncleanable: set[Log] = set()
+        self.dirty_ratio_max = 0.0  # of the logs, when one was last chosen
 
     @property
     def uncleanable_count(self) -> int:
@@ -149,13 +151,15 @@ class Cleaner:
             with suppress(CorruptBatch, FileGone, FileNotFoundError):  # the cleaning will find out
                 load_timestamps(log)
 
-        def plan() -> CleaningPlan | None:
+        def plan() -> Survey:
             # A name in the checkpoint stands for the log that had it when the candidates were
             # listed, or for none if that was deleted since.
             alive = [(log, stable) for log, stable in candidates if not log.is_deleted]
             return plan_filthiest(alive, offsets, now_ms)
 
-        chosen = self._on_owner(plan)
+        survey = self._on_owner(plan)
+        self.dirty_ratio_max = survey.dirty_ratio_max
+        chosen = survey.chosen
         if chosen is None:
             return None
         try:

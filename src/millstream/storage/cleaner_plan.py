@@ -21,6 +21,7 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from millstream.config.topic import TopicConfig
 from millstream.storage.index import RELATIVE_OFFSET_MAX
@@ -64,17 +65,25 @@ class CleaningPlan:
         )
 
 
+class Survey(NamedTuple):
+    """What the compacted logs need."""
+
+    chosen: CleaningPlan | None  # for the dirtiest log that is due
+    dirty_ratio_max: float  # also of logs that are not due
+
+
 def plan_filthiest(
     logs: Iterable[tuple[Log, int]], first_dirty_offsets: dict[tuple[str, int], int], now_ms: int
-) -> CleaningPlan | None:
-    """The plan for the dirtiest of the compacted logs, each given with its last stable offset."""
+) -> Survey:
+    """Look at the compacted logs, each given with its last stable offset."""
     plans = [
         plan_cleaning(log, first_dirty_offsets.get((log.topic, log.partition)), stable, now_ms)
         for log, stable in logs
         if log.config.compact
     ]
     due = [plan for plan in plans if plan.is_due]
-    return max(due, key=lambda plan: plan.dirty_ratio, default=None)
+    chosen = max(due, key=lambda plan: plan.dirty_ratio, default=None)
+    return Survey(chosen, max((plan.dirty_ratio for plan in plans), default=0.0))
 
 
 def plan_cleaning(

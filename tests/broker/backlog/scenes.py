@@ -77,10 +77,15 @@ def send(
     )
 
 
+async def receive(client: WireClient) -> Any:
+    """The next response to a Produce."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        return await client.receive(PRODUCE, 9)
+
+
 async def answer(client: WireClient) -> list[Any]:
     """The next answer to a Produce, by partition."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        response = await client.receive(PRODUCE, 9)
+    response = await receive(client)
     return list(response.responses[0].partition_responses)
 
 

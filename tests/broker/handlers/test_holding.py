@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.broker.backlog.scenes import (
     is_over,
     partition,
     produce,
+    receive,
     records,
     remove_policy,
     send,
@@ -112,14 +114,17 @@ def test_request_that_was_held_for_long_gets_an_error_that_clients_retry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(budget, "HOLD_MS_MAX", 300)
+    monkeypatch.setattr(budget, "THROTTLE_MS_MAX", 40)
 
     async def scenario(server: BrokerServer, client: WireClient) -> None:
         await hold(server, client)
         async with WireClient.connected(server) as producer:
             for _ in range(3):
                 send(producer, records())
-            answers = [(await answer(producer))[0] for _ in range(3)]
-            for refused in answers:
+            for _ in range(3):
+                response = await receive(producer)
+                assert response.throttle_time == timedelta(milliseconds=40)
+                (refused,) = response.responses[0].partition_responses
                 assert refused.error_code.value == ErrorCode.NOT_ENOUGH_REPLICAS
                 assert "group g has 12840 bytes unread of at most 10000" in refused.error_message
             assert partition(server).log.log_end_offset == 12

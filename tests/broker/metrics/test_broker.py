@@ -56,7 +56,7 @@ def test_flushes_are_a_histogram_and_kafkas_summary() -> None:
 
 
 class Stuck:
-    last_run_ms, is_dead, uncleanable_count = 1000, True, 2
+    last_run_ms, is_dead, uncleanable_count, max_dirty_percent = 1000, True, 2, 75
 
 
 def test_a_dead_cleaner_is_seen() -> None:
@@ -64,6 +64,7 @@ def test_a_dead_cleaner_is_seen() -> None:
     found = Metrics("".join(render(cleaner_families(Stuck(), 5000))))
     assert found.value("kafka_log_logcleaner_deadthreadcount") == 1
     assert found.value("kafka_log_logcleanermanager_uncleanable_partitions_count") == 2
+    assert found.value("kafka_log_logcleanermanager_max_dirty_percent") == 75
     assert found.value("kafka_log_logcleanermanager_time_since_last_run_ms") == 4000
 
 

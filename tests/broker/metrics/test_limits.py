@@ -19,7 +19,8 @@ def test_clients_with_quotas_have_kafkas_labels() -> None:
         QuotaMetric("producer_byte_rate", "a", "app", 1000.0, 750.0, 4, 2000, 250.0),
         QuotaMetric("request_percentage", "a", "", 50.0, 10.0, 0, 0, 0.0),
     ]
-    text = Metrics("".join(render(limits.quota_families(found))))
+    labelled = [(limits.labels_of(it), it) for it in found]
+    text = Metrics("".join(render(limits.quota_families(labelled))))
     at = {"resource": "Produce", "user": "a", "clientId": "app"}
     assert text.value("kafka_server_quota_byte_rate", **at) == 750
     assert text.value("kafka_server_quota_throttle_time", **at) == 250
@@ -54,7 +55,7 @@ def test_backlog_and_authentication_are_counted(tmp_path: Path) -> None:
                 failed_reauthentications=0,
                 expired_connections_killed=3,
             )
-            text = "".join(render(limits.families(server.services, authentications, 7)))
+            text = "".join(render(limits.families(server.services, [], authentications, 7)))
             found = Metrics(text)
             at = {"topic": "orders", "group": "billing"}
             assert found.value("millstream_backlog_held_seconds_total", **at) == 1.5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+
 from millstream.broker.counters import ConnectionSurvey, Counters
 from millstream.broker.metrics import requests
 from millstream.errors import ErrorCode
@@ -38,6 +40,21 @@ def test_fetches_of_consumers_and_followers_are_one_api_with_two_times() -> None
     assert found.value(f"{NETWORK}_totaltimems_count", request="FetchFollower") == 4
     assert found.value(f"{NETWORK}_totaltimems_count", request="Fetch") == 7
     assert found.value(f"{NETWORK}_totaltimems_sum", request="Fetch") == 3000
+
+
+def test_throttle_times_cover_requests_that_were_not_throttled() -> None:
+    counters = Counters()
+    for key in (0, 1, 3):
+        counters.meter(APIS[key], 9).count = 10
+    counters.throttled("produce", 2000)
+    counters.throttled("fetch", 500)
+    found = Metrics("".join(render(requests.families(counters, perf_counter()))))
+    name = f"{NETWORK}_throttletimems"
+    for api, ms in (("Produce", 2000), ("Fetch", 500), ("FetchConsumer", 500), ("Metadata", 0)):
+        assert found.value(f"{name}_sum", request=api) == ms
+        assert found.value(f"{name}_count", request=api) == 10
+    assert found.value(name, request="Produce", quantile=0.5) == 0
+    assert found.value(name, request="Produce", quantile=0.99) == 2000
 
 
 def test_rare_software_is_counted_together() -> None:

@@ -18,6 +18,9 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
@@ -419,6 +422,28 @@ def test_who_guesses_does_not_keep_out_those_who_have_logged_in(
             wires[-1].receive_frame()
         with Wire(address) as wire:
             assert sign_in(wire).error_code == 0
+
+
+def test_addresses_that_are_exempt_take_no_turns(fresh: Broker) -> None:
+    """Otherwise the last of these would be closed without an answer."""
+    admin = AdminClient({"bootstrap.servers": fresh.addresses["PLAINTEXT"]})
+    resource = ConfigResource(ConfigResource.Type.BROKER, "")
+    resource.add_incremental_config(
+        ConfigEntry(
+            "millstream.authentication.delay.exempt",
+            "127.0.0.0/8",
+            incremental_operation=AlterConfigOpType.SET,
+        )
+    )
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
+    with contextlib.ExitStack() as stack:
+        address = fresh.addresses["SASL_PLAINTEXT"]
+        wires = [stack.enter_context(Wire(address)) for _ in range(TOLERATED + 30)]
+        for wire in wires:
+            proof = to_the_proof(wire, "nobody", "guess")
+            wire.socket.sendall(request_frame("sasl_authenticate", 2, auth_bytes=proof))
+        for wire in wires:
+            wire.receive_frame()
 
 
 # Authenticating again

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import gc
+from itertools import pairwise
 
 import pytest
 
 from millstream.broker.quotas import clients
-from millstream.broker.quotas.clients import KEPT_MS, OTHERS, ClientQuotas, MutationUsage, Usage
+from millstream.broker.quotas.clients import (
+    KEPT_MS,
+    OTHERS,
+    ClientQuotas,
+    MutationUsage,
+    QuotaMetric,
+    Usage,
+)
 from millstream.broker.quotas.limits import (
     CLIENT_ID,
     CONNECTION_CREATION_RATE,
@@ -32,6 +40,10 @@ def client_quotas(quotas: Quotas) -> ClientQuotas:
         controller_window=Window(),
         throttle_ms_max=THROTTLE_MS_MAX,
     )
+
+
+def metrics_of(quotas: ClientQuotas, now_ms: int) -> list[QuotaMetric]:
+    return [metric for metric in quotas.metrics(now_ms) if metric is not None]
 
 
 def user_quota(**values: float) -> Quotas:
@@ -63,13 +75,13 @@ def test_throttling_is_bounded_and_counted() -> None:
     assert produce.record(10**6, 0) == THROTTLE_MS_MAX
     assert produce.record(10**6, 0) == THROTTLE_MS_MAX
     assert request.record(10**6, 0) == 1000
-    by_key = {metric.key: metric for metric in quotas.metrics(0)}
+    by_key = {metric.key: metric for metric in metrics_of(quotas, 0)}
     assert by_key[PRODUCER_BYTE_RATE].value == 2 * 10**5
     assert by_key[PRODUCER_BYTE_RATE].throttled_count == 2
     assert by_key[PRODUCER_BYTE_RATE].throttled_ms == 2 * THROTTLE_MS_MAX
     assert by_key[PRODUCER_BYTE_RATE].throttle_ms == THROTTLE_MS_MAX
     assert by_key[REQUEST_PERCENTAGE].throttled_ms == 1000
-    later = {metric.key: metric for metric in quotas.metrics(11_000)}
+    later = {metric.key: metric for metric in metrics_of(quotas, 11_000)}
     assert later[PRODUCER_BYTE_RATE].throttle_ms == 0  # a window later
     assert later[PRODUCER_BYTE_RATE].throttled_count == 2
 
@@ -144,9 +156,21 @@ def test_clients_beyond_the_most_share_one_usage(monkeypatch: pytest.MonkeyPatch
     assert usage("named") not in (None, others)  # has a quota of its own
     assert len(quotas) == 12
     others.throttles.record(5, 0)
-    shown = list(quotas.metrics(0))
+    shown = metrics_of(quotas, 0)
     assert len(shown) == 5
     assert shown[0].client_id == OTHERS
+
+
+def test_metrics_of_many_clients_are_collected_in_short_steps() -> None:
+    quotas = client_quotas({frozenset({(CLIENT_ID, None)}): {PRODUCER_BYTE_RATE: 1}})
+    count = 2 * clients.METRICS_MAX
+    used = [quotas.usage(PRODUCER_BYTE_RATE, "a", f"made-up-{it}", 0) for it in range(count)]
+    found = list(quotas.metrics(0))
+    pauses = [index for index, metric in enumerate(found) if metric is None]
+    assert len(found) - len(pauses) == clients.METRICS_MAX
+    assert len(pauses) >= count / clients.USAGES_AT_ONCE
+    assert max(after - before for before, after in pairwise(pauses)) <= clients.METRICS_AT_ONCE + 1
+    assert all(used)
 
 
 def test_clients_with_very_long_ids_share_one_usage() -> None:
@@ -177,7 +201,7 @@ def test_mutations_have_a_bucket_that_expires() -> None:
     assert usage is quotas.mutations("alice", "b", 0)
     assert quotas.mutations("bob", "b", 0) is None
     assert usage.bucket.record(122, 0) == 50_000
-    (metric,) = quotas.metrics(0)
+    (metric,) = metrics_of(quotas, 0)
     assert metric[:5] == (CONTROLLER_MUTATION_RATE, "alice", "", 2, -100)
     quotas.limits = Limits(user_quota(controller_mutation_rate=10))
     quotas.mutations("alice", "a", 0)
@@ -195,7 +219,7 @@ def test_connections_beyond_the_rate_of_their_address_are_delayed_and_not_counte
     assert quotas.connection_ms("10.0.0.1", 500) == 0
     quotas.limits = Limits({frozenset({(IP, None)}): {CONNECTION_CREATION_RATE: 1}})
     assert quotas.connection_ms("10.0.0.1", 500) == 1000  # at most
-    assert {metric.client_id for metric in quotas.metrics(500)} == {"10.0.0.1", "10.0.0.2"}
+    assert {metric.client_id for metric in metrics_of(quotas, 500)} == {"10.0.0.1", "10.0.0.2"}
     quotas.expire(11_000)
     assert len(quotas) == 0
     quotas.limits = Limits({})

@@ -7,11 +7,13 @@ import urllib.request
 
 import pytest
 
-from millstream.connect.capture.metrics import MetricsServer, render
+from millstream.connect.capture.metrics import families, problems, serve
 from millstream.connect.capture.position import CaptureState, TableState
 from millstream.connect.capture.progress import Progress
 from millstream.connect.capture.settings import CaptureSettings
 from millstream.connect.capture.source import Slot
+from millstream.errors import MillstreamError
+from millstream.metrics.exposition import render
 from tests.connect.capture.harness import TABLE, Setup, wait_until
 from tests.peers.servers import free_port
 
@@ -53,6 +55,8 @@ def test_running_capture_serves_its_metrics(setup: Setup) -> None:
         assert found[f'table_copied{{capture="{setup.name}",table="public.orders"}}'] == 1
         with pytest.raises(urllib.error.HTTPError, match="404"):
             scrape(port, "/")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready") as answer:
+            assert answer.read() == b"ready\n"
     with pytest.raises(urllib.error.URLError):
         scrape(port)
 
@@ -64,7 +68,7 @@ def test_alarm_and_lag_are_metrics() -> None:
     progress.slot = Slot("pgoutput", "shop", None, "extended", "0/1", "0/2", 500, 2000, None)
     progress.written_at = 90.0
     progress.retrying(OSError("gone"))
-    found = parse(render(SETTINGS, progress, now=100.5))
+    found = parse("".join(render(families(SETTINGS, progress, now=100.5))))
     assert found['lag_bytes{capture="shop"}'] == 500
     assert found['retained_bytes{capture="shop"}'] == 2000
     assert found['lag_alarm{capture="shop"}'] == 1
@@ -73,6 +77,7 @@ def test_alarm_and_lag_are_metrics() -> None:
     assert found['phase{capture="shop",phase="retrying"}'] == 1
     assert found['table_copied{capture="shop",table="public.a\\"b"}'] == 0
     assert not any(name.startswith("safe_bytes") for name in found)
+    assert problems(progress) == ["the capture is retrying"]
 
 
 def test_address_in_use_is_named() -> None:
@@ -80,7 +85,10 @@ def test_address_in_use_is_named() -> None:
     settings = CaptureSettings(
         name="a", database="", tables=["public.*"], metrics=f"127.0.0.1:{port}"
     )
-    with MetricsServer(settings, Progress()) as server:
-        assert server.port == port
-        with pytest.raises(OSError, match=f"metrics cannot be served at 127.0.0.1:{port}"):
-            MetricsServer(settings, Progress())
+    server = serve(settings, Progress())
+    try:
+        assert server.address == ("127.0.0.1", port)
+        with pytest.raises(MillstreamError, match=rf"cannot listen on 127.0.0.1:{port} \(metrics"):
+            serve(settings, Progress())
+    finally:
+        server.stop()

@@ -5,6 +5,10 @@ sends it. It may have sent several: those behind a request that is held wait as 
 is not enough to limit each hold. A request was sent after the answer to the fifth before it, by
 clients with at most five requests in flight, so it has waited at most for the last four holds of
 its connection and its own: together these take at most `HOLD_MS_MAX`.
+
+A request that cannot be held any longer is refused, and its client is throttled for a moment, so
+that it does not retry at once. That takes time of the requests behind it too, at most
+`THROTTLE_MS_MAX` each.
 """
 
 from __future__ import annotations
@@ -13,6 +17,8 @@ from collections import deque
 
 HOLD_MS_MAX = 10_000
 IN_FLIGHT = 5  # max.in.flight.requests.per.connection of idempotent producers
+THROTTLE_MS_MAX = 1_000  # after a request that is refused
+THROTTLE_SHARE = 4 * IN_FLIGHT  # of a request's time-out: all in flight take a quarter of it
 PAUSE_MS = 1_000  # without a hold: nothing that was sent before still waits
 
 
@@ -37,3 +43,11 @@ class HoldBudget:
         self._holds_ms.append(held_ms)
         if held_ms:
             self._ended_ms = now_ms
+
+    def throttle(self, timeout_ms: int, now_ms: int) -> int:
+        """The request that was answered last is refused: for how long its client is throttled."""
+        throttle_ms = min(THROTTLE_MS_MAX, timeout_ms // THROTTLE_SHARE)
+        last_ms = self._holds_ms.pop() if self._holds_ms else 0
+        self._holds_ms.append(last_ms + throttle_ms)
+        self._ended_ms = now_ms + throttle_ms
+        return throttle_ms

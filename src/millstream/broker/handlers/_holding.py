@@ -3,10 +3,11 @@
 `hold`: the request waits before anything of it is appended, and is answered late. It delays the
 later requests of its connection, so that order is kept, and what the client sends meanwhile stays
 in its socket. If it has waited for as long as it may (`backlog/budget.py`), it gets
-NOT_ENOUGH_REPLICAS, which all clients retry. So does a request that cannot wait because those that
-do take a quarter of the memory for requests: the rest is for other topics. acks=0 has no answer
-that could be late: it is appended, and the connection is muted. `reject`: POLICY_VIOLATION, which
-no client retries.
+NOT_ENOUGH_REPLICAS, which all clients retry, and a throttle time, for which the connection is also
+muted because not all clients wait by themselves. So does a request that cannot wait because those
+that do take a quarter of the memory for requests: the rest is for other topics. acks=0 has no
+answer that could be late: it is appended, and the connection is muted. `reject`: POLICY_VIOLATION,
+which no client retries.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from millstream.broker.deferred import Deferred, DelayedProduce
+from millstream.broker.handlers._quotas import throttle
 from millstream.broker.replicas.pending import ACKS_NONE
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError
@@ -51,17 +53,22 @@ def hold(
     closed = _closed(context, request, refused_topics)
     if not closed:
         return None
-    budget = context.client.hold_budget
-    if budget is None:
-        from millstream.broker.backlog.budget import HoldBudget
-
-        budget = context.client.hold_budget = HoldBudget()
+    budget = _budget(context)
     now_ms = context.services.clock.monotonic_ms()
     left_ms = budget.left_ms(request.timeout_ms, now_ms)
     if not left_ms or not _has_memory(context, len(body)):
         budget.spent(0, now_ms)
         return None
     return HeldRequest(context, bytes(body), closed, proceed, budget, left_ms)
+
+
+def _budget(context: RequestContext) -> HoldBudget:
+    budget = context.client.hold_budget
+    if budget is None:
+        from millstream.broker.backlog.budget import HoldBudget
+
+        budget = context.client.hold_budget = HoldBudget()
+    return budget
 
 
 def _has_memory(context: RequestContext, size_bytes: int) -> bool:
@@ -77,7 +84,19 @@ def admit(context: RequestContext, admission: Admission, acks: int) -> None:
     if admission.holds and acks == ACKS_NONE:
         context.client.mute(MUTE_MS)
         return
-    raise admission.refusal()
+    refusal = admission.refusal()
+    raise HeldTooLong(refusal.code, refusal.message) if admission.holds else refusal
+
+
+class HeldTooLong(ApiError):
+    """A partition still holds producers, but the request may not wait any longer."""
+
+
+def throttle_held(context: RequestContext, timeout_ms: int) -> int:
+    """Mute the client of a request that was held too long; returns the throttle time (ms)."""
+    throttle_ms = _budget(context).throttle(timeout_ms, context.services.clock.monotonic_ms())
+    throttle(context, "produce", throttle_ms)
+    return throttle_ms
 
 
 def _closed(

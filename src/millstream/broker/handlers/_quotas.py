@@ -45,6 +45,14 @@ def _logged_in_as_broker(context: RequestContext) -> bool:
     return context.client.principal == principal_of_brokers(config)
 
 
+def throttle(context: RequestContext, api: str, ms: int) -> None:
+    """Mute the client, whose response names this throttle time."""
+    counters = context.services.counters
+    if counters is not None:
+        counters.throttled(api, ms)
+    context.client.mute(ms)
+
+
 def meters_of(context: RequestContext, quotas: ClientQuotas) -> Meters | None:
     """What to count of the client's requests; None: nothing."""
     if is_broker(context):
@@ -70,8 +78,9 @@ class Mutations:
     Clients of older versions do not know that error, and are only throttled.
     """
 
-    def __init__(self, context: RequestContext, *, strict_since: int) -> None:
+    def __init__(self, context: RequestContext, api: str, *, strict_since: int) -> None:
         self._context = context
+        self._api = api
         self._is_strict = context.api_version >= strict_since
         self._usage: MutationUsage | None = None
         self.throttle_ms = 0
@@ -114,7 +123,7 @@ class Mutations:
         usage = self._usage
         if usage is not None and self.throttle_ms:
             usage.throttles.record(self.throttle_ms, self._now_ms())
-            self._context.client.mute(self.throttle_ms)
+            throttle(self._context, self._api, self.throttle_ms)
         return self.throttle_ms
 
     def _now_ms(self) -> int:

@@ -26,7 +26,7 @@ from millstream.broker.handlers._leader_hints import (
     current_leader,
     endpoints_of,
 )
-from millstream.broker.handlers._quotas import fetch_usage
+from millstream.broker.handlers._quotas import fetch_usage, throttle
 from millstream.broker.handlers._rights import may_cluster, require_topic
 from millstream.broker.replicas.partition import Partition
 from millstream.broker.services import RequestContext
@@ -336,5 +336,5 @@ class ReplicaFetch:
 
     def _throttled(self, throttle_ms: int) -> Buffers:
         """Mute the client, which gets no partitions: it will fetch them again."""
-        self._context.client.mute(throttle_ms)
+        throttle(self._context, "fetch", throttle_ms)
         return encode_fetch_response(self._context.api_version, (), throttle_ms=throttle_ms)

@@ -31,7 +31,7 @@ async def create_partitions(context: RequestContext, request: CreatePartitionsRe
     counts = Counter(topic.name for topic in request.topics)
     once = [topic for topic in request.topics if counts[topic.name] == 1]
     allowed, refused = split_topics(context, Operation.ALTER, once, lambda topic: topic.name)
-    mutations = Mutations(context, strict_since=FIRST_VERSION_WITH_QUOTA_ERROR)
+    mutations = Mutations(context, "create_partitions", strict_since=FIRST_VERSION_WITH_QUOTA_ERROR)
     wanted = {str(topic.name): _more(topic) for topic in allowed}
     actions = context.services.actions
     outcomes: dict[str, ApiError | None] = {}

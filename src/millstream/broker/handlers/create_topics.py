@@ -38,7 +38,7 @@ async def create_topics(context: RequestContext, request: CreateTopicsRequest) -
     if not may_cluster(context, Operation.CREATE, log_denied=False):
         allowed, refused = split_topics(context, Operation.CREATE, wanted, lambda name: name)
         wanted = {name: wanted[name] for name in allowed}
-    mutations = Mutations(context, strict_since=FIRST_VERSION_WITH_QUOTA_ERROR)
+    mutations = Mutations(context, "create_topics", strict_since=FIRST_VERSION_WITH_QUOTA_ERROR)
     new = {str(name): _new_topic(topic) for name, topic in wanted.items()}
     actions = context.services.actions
     outcomes: dict[str, TopicImage | ApiError] = {}

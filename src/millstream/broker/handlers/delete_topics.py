@@ -55,7 +55,7 @@ async def _delete(context: RequestContext, wanted: list[tuple[str | None, uuid.U
             found[topic.id] = topic
         except ApiError as error:
             answers.append(_answer(name or _name_to_tell(context, topic_id), topic_id, error))
-    mutations = Mutations(context, strict_since=FIRST_VERSION_WITH_QUOTA_ERROR)
+    mutations = Mutations(context, "delete_topics", strict_since=FIRST_VERSION_WITH_QUOTA_ERROR)
     refusals = mutations.refusals({key: len(it.partitions) for key, it in found.items()})
     answers += [_answer(found.pop(key).name, key, error) for key, error in refusals.items()]
     await context.services.actions.delete_topics(found)

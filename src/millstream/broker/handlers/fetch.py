@@ -32,7 +32,7 @@ from millstream.broker.handlers._leader_hints import (
     current_leader,
     endpoints_of,
 )
-from millstream.broker.handlers._quotas import fetch_usage
+from millstream.broker.handlers._quotas import fetch_usage, throttle
 from millstream.broker.handlers._replica_fetch import ReplicaFetch
 from millstream.broker.replicas.fetch_pacing import BULK_BYTES_MIN, FetchPacer
 from millstream.broker.replicas.fetch_sessions import NO_SESSION, FetchSession, FetchTarget, summary
@@ -466,7 +466,7 @@ class _Fetch:
     def _throttled(self, throttle_ms: int) -> list[Piece]:
         """Mute the client, which gets no partitions: it will fetch them again."""
         session = self._session
-        self._context.client.mute(throttle_ms)
+        throttle(self._context, "fetch", throttle_ms)
         session.candidates.update(dict.fromkeys(self._answers))
         if not self._is_incremental:
             self._services.fetch_sessions.close(session)

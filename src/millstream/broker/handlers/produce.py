@@ -20,7 +20,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from millstream.broker.deferred import Deferred, DeferredAppend, DelayedProduce
-from millstream.broker.handlers._holding import admit, hold
+from millstream.broker.handlers._holding import HeldTooLong, admit, hold, throttle_held
 from millstream.broker.handlers._leader_hints import current_leader, endpoints_of
 from millstream.broker.handlers._produce_transactions import (
     Question,
@@ -191,6 +191,8 @@ def _append(
             except ApiError as error:
                 _count_refusal(context, partition, error, len(records or b""))
                 answer.refuse(index, error)
+    if answer.is_held_too_long:
+        answer.throttle_ms = throttle_held(context, request.timeout_ms)
     if answer.first_error is None:
         sender = (context.client_id, context.listener)
         context.services.produce_templates.learn(
@@ -275,6 +277,8 @@ class _Answer:
         "_undone",
         "_waiting",
         "first_error",
+        "is_held_too_long",
+        "throttle_ms",
     )
 
     def __init__(self, context: RequestContext) -> None:
@@ -285,6 +289,8 @@ class _Answer:
         self._undone = 0  # number of pending appends
         self._deferred: Deferred | None = None
         self.first_error: ApiError | None = None
+        self.is_held_too_long = False
+        self.throttle_ms = 0
 
     def begin_topic(self, topic: ProducedTopic) -> None:
         self._entries = []
@@ -292,6 +298,7 @@ class _Answer:
 
     def refuse(self, index: int, error: ApiError) -> None:
         self.first_error = self.first_error or error
+        self.is_held_too_long |= isinstance(error, HeldTooLong)
         self._entries.append(refused(index, error))
 
     def add(self, index: int, partition: Partition, pending: PendingAppend) -> None:
@@ -323,7 +330,8 @@ class _Answer:
         leaders = self._add_leaders()
         topics = [(topic.encoded, entries) for topic, entries in self._topics]
         endpoints = endpoints_of(self._context, leaders) if leaders else ()
-        return encode_produce_response(self._context.api_version, topics, endpoints)
+        version = self._context.api_version
+        return encode_produce_response(version, topics, endpoints, self.throttle_ms)
 
     def _add_leaders(self) -> set[int]:
         """Name the leaders of partitions that this broker does not lead."""

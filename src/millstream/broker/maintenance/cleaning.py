@@ -56,7 +56,7 @@ class CleaningThread:
         self._awake = threading.Event()
         self._cleaner: Cleaner | None = None
         self._excisor: Excisor | None = None
-        self.last_run_ms = 0  # when a log was last chosen, or none was dirty; 0: never
+        self.last_run_ms = clock.now_ms()  # when a log was last chosen, or none was dirty
         self._thread = threading.Thread(target=self._work, name="millstream-cleaner", daemon=True)
 
     def start(self) -> None:
@@ -96,6 +96,11 @@ class CleaningThread:
     def uncleanable_count(self) -> int:
         """Logs that could not be cleaned."""
         return 0 if self._cleaner is None else self._cleaner.uncleanable_count
+
+    @property
+    def max_dirty_percent(self) -> int:
+        """Of the log with the largest share of bytes to clean, when one was last chosen."""
+        return 0 if self._cleaner is None else int(100 * self._cleaner.dirty_ratio_max)
 
     def _work(self) -> None:
         self._back_off()

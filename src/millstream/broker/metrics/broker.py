@@ -46,6 +46,9 @@ class Cleaning(Protocol):
     @property
     def uncleanable_count(self) -> int: ...
 
+    @property
+    def max_dirty_percent(self) -> int: ...
+
 
 class FlushTimes:
     """The durations of flushes; of many per second, of a sample that counts for all."""
@@ -215,12 +218,16 @@ def cleaner_families(cleaning: Cleaning | None, now_ms: int) -> Iterator[Family]
         "Logs that cannot be compacted because they are damaged.",
         cleaning.uncleanable_count,
     )
-    if cleaning.last_run_ms:
-        yield gauge(
-            "kafka_log_logcleanermanager_time_since_last_run_ms",
-            "Time since the compaction thread last looked for work.",
-            max(now_ms - cleaning.last_run_ms, 0),
-        )
+    yield gauge(
+        "kafka_log_logcleanermanager_max_dirty_percent",
+        "Share of a compacted log that is to be compacted, of the log with the largest.",
+        cleaning.max_dirty_percent,
+    )
+    yield gauge(
+        "kafka_log_logcleanermanager_time_since_last_run_ms",
+        "Time since the compaction thread last looked for work.",
+        max(now_ms - cleaning.last_run_ms, 0),
+    )
 
 
 def counter_of_unclean_elections(count: int) -> Family:

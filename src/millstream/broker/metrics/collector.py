@@ -132,6 +132,7 @@ class MetricsServer:
             now_ms=services.clock.now_ms(), with_rows=with_rows
         )
         found = await groups.survey(services)
+        quotas = await limits.survey(services)
         self._note_rates(connections.accepted)
 
         def families() -> Iterator[Family]:
@@ -144,7 +145,10 @@ class MetricsServer:
             yield from groups.families(found)
             yield from groups.share_families(services)
             yield from limits.families(
-                services, self._server.authentications, self._server.failed_handshakes
+                services,
+                quotas,
+                self._server.authentications,
+                self._server.failed_handshakes,
             )
             yield from archive.families(services)
             if services.telemetry is not None:

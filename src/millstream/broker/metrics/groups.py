@@ -170,6 +170,14 @@ def share_families(services: Services) -> Iterator[Family]:
     """Share groups whose partitions this broker leads."""
     sharing = services.active_share_partitions
     yield from _share_requests(services, sharing)
+    yield counter(
+        "kafka_server_sharegroupmetrics_recordacknowledgements_total",
+        "Acknowledged records by type.",
+        (
+            (labels(ackType=name), 0 if sharing is None else sharing.acknowledged[number])
+            for number, name in ((1, "Accept"), (2, "Release"), (3, "Reject"), (4, "Renew"))
+        ),
+    )
     if sharing is None:
         return
     leaders = [
@@ -199,14 +207,6 @@ def share_families(services: Services) -> Iterator[Family]:
             (text, max(it.partition.high_watermark - it.window.start_offset, 0))
             for text, it in leaders
             if it.window is not None
-        ),
-    )
-    yield counter(
-        "kafka_server_sharegroupmetrics_recordacknowledgements_total",
-        "Acknowledged records by type.",
-        (
-            (labels(ackType=name), sharing.acknowledged[number])
-            for number, name in ((1, "Accept"), (2, "Release"), (3, "Reject"), (4, "Renew"))
         ),
     )
     yield counter(

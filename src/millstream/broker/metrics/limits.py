@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from millstream.broker.backlog.backlog import PartitionBacklog
 from millstream.broker.quotas.clients import QuotaMetric
@@ -31,31 +32,46 @@ class Authentications(Protocol):
     expired_connections_killed: int
 
 
-def families(
-    services: Services, authentications: Authentications | None, failed_handshakes: int
-) -> Iterator[Family]:
+Labelled: TypeAlias = tuple[str, QuotaMetric]
+
+
+async def survey(services: Services) -> list[Labelled]:
+    """The clients that have quotas, with their labels; other work is done meanwhile."""
     quotas = services.throttling.quotas
-    now_ms = services.clock.monotonic_ms()
-    yield from quota_families([] if quotas is None else list(quotas.metrics(now_ms)))
+    found: list[Labelled] = []
+    if quotas is None:
+        return found
+    for metric in quotas.metrics(services.clock.monotonic_ms()):
+        if metric is None:
+            await asyncio.sleep(0)
+        else:
+            found.append((labels_of(metric), metric))
+    return found
+
+
+def labels_of(metric: QuotaMetric) -> str:
+    return label_text(
+        {
+            "resource": _RESOURCES.get(metric.key, metric.key),
+            "user": metric.user,
+            "clientId": metric.client_id,
+        }
+    )
+
+
+def families(
+    services: Services,
+    quotas: list[Labelled],
+    authentications: Authentications | None,
+    failed_handshakes: int,
+) -> Iterator[Family]:
+    yield from quota_families(quotas)
     yield from _backlog_families(services)
     yield from _authentication_families(services, authentications, failed_handshakes)
 
 
-def quota_families(found: list[QuotaMetric]) -> Iterator[Family]:
+def quota_families(placed: list[Labelled]) -> Iterator[Family]:
     """Only clients that have a quota are measured."""
-    placed = [
-        (
-            label_text(
-                {
-                    "resource": _RESOURCES.get(it.key, it.key),
-                    "user": it.user,
-                    "clientId": it.client_id,
-                }
-            ),
-            it,
-        )
-        for it in found
-    ]
     yield gauge(
         "kafka_server_quota_byte_rate",
         "Bytes per second of clients with a quota of bytes.",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from millstream.broker.counters import (
+    ALL_FETCHES,
     FETCH,
     FOLLOWER_FETCH,
     ApiTimes,
@@ -24,11 +25,8 @@ from millstream.metrics.exposition import (
 )
 
 MS = 1000.0
-ALL_FETCHES = "all fetches"
 PROCESSOR = "0"  # there is one event loop
 SOFTWARE_MAX = 100  # names and versions of clients' software that are shown
-
-_NOT_MEASURED = Distribution()
 
 
 def request_name(api: str) -> str:
@@ -63,22 +61,34 @@ def families(counters: Counters, now: float) -> Iterator[Family]:
         counts[name] += meter.count
     counts[ALL_FETCHES] = counts[FETCH] + counts[FOLLOWER_FETCH]
     timed = _timed(counters)
-    for name, help, choose in (
-        ("totaltimems", "Time until the response is ready", lambda it: it.total),
-        ("localtimems", "Of that, the time in the broker's code", lambda it: it.local),
-        ("remotetimems", "Of that, the time of waiting for records, a flush or others", _remote),
+    total = {name: times.total for _, name, times in timed}
+    local = {name: times.local for _, name, times in timed}
+    remote = {name: times.remote for _, name, times in timed}
+    for name, help, found in (
+        ("totaltimems", "Time until the response is ready", total),
+        ("localtimems", "Of that, the time in the broker's code", local),
+        ("remotetimems", "Of that, the time of waiting for records, a flush or others", remote),
+        (
+            "throttletimems",
+            "Time for which the client is throttled",
+            _throttles(counters, counts, now),
+        ),
     ):
-        yield _summary(f"{prefix}_{name}", help, timed, counts, choose, now)
+        yield _summary(f"{prefix}_{name}", help, timed, counts, found, now)
     for name, help in (
         ("requestqueuetimems", "Requests are not queued here: always 0"),
         ("responsequeuetimems", "Responses are not queued here: always 0"),
         ("responsesendtimems", "Not measured: always 0"),
     ):
-        yield _summary(f"{prefix}_{name}", help, timed, counts, lambda _: _NOT_MEASURED, now)
+        yield _summary(f"{prefix}_{name}", help, timed, counts, {}, now)
 
 
-def _remote(times: ApiTimes) -> Distribution:
-    return times.remote
+def _throttles(counters: Counters, counts: Counter[str], now: float) -> Mapping[str, Distribution]:
+    """By the name of the API. Requests that are not throttled are not noted one by one."""
+    for name, times in counters.throttle_times.items():
+        if (others := counts[name] - times.count) > 0:
+            times.note(0.0, now, others)
+    return counters.throttle_times
 
 
 def _timed(counters: Counters) -> list[tuple[str, str, ApiTimes]]:
@@ -101,14 +111,16 @@ def _summary(
     help: str,
     timed: list[tuple[str, str, ApiTimes]],
     counts: Counter[str],
-    choose: Callable[[ApiTimes], Distribution],
+    distributions: Mapping[str, Distribution],
     now: float,
 ) -> Family:
+    """Those without a distribution are always 0."""
+
     def samples() -> Iterator[Sample]:
-        for label, api, times in timed:
+        for label, api, _ in timed:
             text = labels(request=label)
-            chosen = choose(times)
-            if chosen is _NOT_MEASURED:
+            chosen = distributions.get(api)
+            if chosen is None:
                 yield f"_sum{text}", 0
                 yield f"_count{text}", counts[api]
             else:

@@ -24,7 +24,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millstream.broker.deferred import Buffers
-from millstream.broker.handlers._quotas import meters_of
+from millstream.broker.handlers._quotas import meters_of, throttle
 from millstream.broker.network.throttle_time import Answer, after, set_throttle_time
 from millstream.broker.quotas.clients import PERCENT_PER_NS, ClientQuotas, Meters, Usage
 
@@ -153,7 +153,11 @@ def meter_of(api: Api, context: RequestContext, quotas: ClientQuotas) -> QuotaMe
     if meters is None:
         return None
     meter = QuotaMeter(
-        api, context.api_version, meters, context.services.clock, context.client.mute
+        api,
+        context.api_version,
+        meters,
+        context.services.clock,
+        partial(throttle, context, api.name),
     )
     return meter if meter.is_needed else None
 

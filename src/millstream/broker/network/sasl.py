@@ -6,7 +6,8 @@ are short (`sasl.server.max.receive.size`) and its time is limited
 (`connection.failed.authentication.delay.ms`), and then the connection is closed. After many
 failures from one address, its guesses at passwords take turns (`security/attempts.py`), and if too
 many wait there, the connection is closed without an answer, so that clients try again. Meanwhile
-nothing else of the connection is read.
+nothing else of the connection is read. Addresses of `millstream.authentication.delay.exempt` take
+no turns.
 """
 
 from __future__ import annotations
@@ -203,7 +204,7 @@ class SaslConnection(Connection):
             raise ProtocolError(f"a token of {len(token)} bytes (sasl.server.max.receive.size)")
         wait_ms = 0
         user = self._sasl.guess_at(token)
-        if user is not None:
+        if user is not None and self.client_host not in self._config.authentication_delay_exempt:
             try:
                 attempts = self._authenticator.attempts
                 wait_ms = attempts.wait_ms(self.client_host, user, self._now_ms())

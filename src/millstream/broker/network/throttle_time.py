@@ -66,6 +66,7 @@ def _position(api: Api, version: int, body: bytes) -> int | None:
             return len(body) - _INT32.size
         case "produce":
             # With the endpoints of new leaders it is not at the end: such a client has other work.
+            # A request that a backlog policy refuses has a throttle time of its own.
             at = len(body) - len(_NO_ERRORS_END)
             return at if body.endswith(_NO_ERRORS_END) else None
         case "api_versions" if version == 0:

@@ -50,7 +50,7 @@ class PeerSecurity(Protocol):
     """TLS and SASL of connections to other brokers."""
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """None without TLS. Raises `ConfigError`."""
+        """None without TLS. Raises `ConfigError`. Waits for the disk."""
         ...
 
     def login(self) -> Login | None:
@@ -226,7 +226,9 @@ class Peer:
         return connection
 
     async def _open_transport(self, connection: PeerConnection, host: str, port: int) -> None:
-        context = None if self._security is None else self._security.tls_context()
+        context = None
+        if self._security is not None:
+            context = await self._loop.run_in_executor(None, self._security.tls_context)
         if context is None:
             await self._loop.create_connection(lambda: connection, host, port)
             return

@@ -11,7 +11,7 @@ each of N workers enforces an N-th of a quota.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import nlargest
+from heapq import heappush, heapreplace
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -29,6 +29,8 @@ from millstream.broker.quotas.rates import SampledRate, Throttles, TokenBucket, 
 USAGES_MAX = 50_000  # of a kind; further clients share one, for anybody can make up client ids
 ID_LENGTH_MAX = 255  # clients with longer ids share one, too
 METRICS_MAX = 5_000
+USAGES_AT_ONCE = 1_000  # steps of some 0.5 ms
+METRICS_AT_ONCE = 100
 OTHERS = "<others>"
 KEPT_MS = 60_000  # for which a usage is kept after the last use, if the window is not longer
 PERCENT_PER_NS = 100 / 1_000_000_000
@@ -233,31 +235,49 @@ class ClientQuotas:
             if not usage.rate.is_empty(now_ms)
         }
 
-    def metrics(self, now_ms: int) -> Iterator[QuotaMetric]:
+    def metrics(self, now_ms: int) -> Iterator[QuotaMetric | None]:
         """The state of the clients that have a quota; of too many, of those that were throttled
-        most often."""
-        found: list[Usage | MutationUsage] = [
-            *self._usages.values(),
-            *self._mutations.values(),
-            *self._connections.values(),
-        ]
-        if len(found) > METRICS_MAX:
-            found = nlargest(METRICS_MAX, found, key=lambda usage: usage.throttles.count)
-        for usage in found:
-            if isinstance(usage, Usage):
-                key, bound, value = usage.key, usage.rate.bound, usage.rate.per_second(now_ms)
-            else:
-                key = CONTROLLER_MUTATION_RATE
-                bound, value = usage.bucket.bound, usage.bucket.tokens(now_ms)
-            throttles = usage.throttles
-            yield QuotaMetric(
-                *(key, usage.user, usage.client_id, bound, value),
-                *(throttles.count, throttles.total_ms, throttles.average_ms(now_ms)),
-            )
+        most often. Yields None after each short step: other work may be done then."""
+        busiest: list[tuple[int, int, Usage | MutationUsage]] = []  # a heap
+        for number, usage in enumerate(self._all_usages()):
+            ranked = (usage.throttles.count, -number, usage)
+            if len(busiest) < METRICS_MAX:
+                heappush(busiest, ranked)
+            elif ranked > busiest[0]:
+                heapreplace(busiest, ranked)
+            if number % USAGES_AT_ONCE == 0:
+                yield None
+        busiest.sort(reverse=True)
+        for number, (*_, usage) in enumerate(busiest):
+            yield _metric(usage, now_ms)
+            if number % METRICS_AT_ONCE == 0:
+                yield None
+
+    def _all_usages(self) -> Iterator[Usage | MutationUsage]:
+        """Those that there are now; clients may come and go meanwhile."""
+        for found in self._usages.valuerefs():
+            usage = found()
+            if usage is not None:
+                yield usage
+        yield from list(self._mutations.values())
+        yield from list(self._connections.values())
 
     def __len__(self) -> int:
         """How many usages are kept."""
         return len(self._usages) + len(self._mutations) + len(self._connections)
+
+
+def _metric(usage: Usage | MutationUsage, now_ms: int) -> QuotaMetric:
+    if isinstance(usage, Usage):
+        key, bound, value = usage.key, usage.rate.bound, usage.rate.per_second(now_ms)
+    else:
+        key = CONTROLLER_MUTATION_RATE
+        bound, value = usage.bucket.bound, usage.bucket.tokens(now_ms)
+    throttles = usage.throttles
+    return QuotaMetric(
+        *(key, usage.user, usage.client_id, bound, value),
+        *(throttles.count, throttles.total_ms, throttles.average_ms(now_ms)),
+    )
 
 
 def _is_shared(limit: Limit, usages: int) -> bool:

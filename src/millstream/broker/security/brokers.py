@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import ssl
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from millstream.security.login import Login, make_login
 
 if TYPE_CHECKING:
     from millstream.config.broker import BrokerConfig
+    from millstream.config.security import SecuritySettings
 
 logger = logging.getLogger("millstream.security")
 
@@ -64,16 +66,22 @@ class BrokerSecurity:
         self._current = current
         self._context: ssl.SSLContext | None = None
         self._made_of: tuple[BrokerConfig, FileState] | None = None
+        self._lock = threading.Lock()
         self.tls_context()
 
     def tls_context(self) -> ssl.SSLContext | None:
         """None without TLS. Made again when files or settings have changed; if that fails, the
-        last one stays in use."""
+        last one stays in use. Waits for the disk; may be called in any thread."""
         config = self._current()
         listener = config.inter_broker_listener
         if not config.listener_protocols[listener].uses_tls:
             return None
-        settings = config.listener_settings(listener)
+        with self._lock:
+            return self._up_to_date(config, config.listener_settings(listener))
+
+    def _up_to_date(
+        self, config: BrokerConfig, settings: SecuritySettings
+    ) -> ssl.SSLContext | None:
         made_of = config, file_state(settings)
         if made_of != self._made_of:
             self._made_of = made_of

@@ -18,7 +18,7 @@ import logging
 import threading
 from typing import Any, Self
 
-from millstream.connect.capture.metrics import MetricsServer
+from millstream.connect.capture import metrics
 from millstream.connect.capture.output import Owner, TransactionLost
 from millstream.connect.capture.progress import Progress
 from millstream.connect.capture.session import LOST, Session, TablesChanged
@@ -59,8 +59,11 @@ class Capture:
         if not self.settings.metrics:
             self._run()
             return
-        with MetricsServer(self.settings, self.progress):
+        server = metrics.serve(self.settings, self.progress)
+        try:
             self._run()
+        finally:
+            server.stop()
 
     def _run(self) -> None:
         backoff = BACKOFF_SECONDS
