@@ -8,7 +8,17 @@ from typing import NamedTuple
 
 from tests.peers.java_runtime import ToolRunner
 
-ATTRIBUTES = ("Count", "Value", "MeanRate", "connection-count")
+ATTRIBUTES = (
+    "Count",
+    "Value",
+    "MeanRate",
+    "connection-count",
+    "connection-creation-rate",
+    "connections",
+    "successful-authentication-total",
+    "failed-authentication-total",
+    "expired-connections-killed-count",
+)
 
 _LINE = re.compile(r"(?P<domain>[\w.]+):(?P<keys>.*):(?P<attribute>[\w-]+)=(?P<value>\S+)$")
 _KEY = re.compile(r'([^=,]+)=("(?:[^"\\]|\\.)*"|[^,]*)')
@@ -64,7 +74,9 @@ def _name(domain: str, keys: dict[str, str], attribute: str) -> str | None:
     parts = [domain.replace(".", "_"), keys.pop("type", "")]
     name = keys.pop("name", None)
     percent, rate = (_PERCENT.match(name or ""), _PER_SECOND.match(name or ""))
-    if name is None:
+    if "clientSoftwareName" in keys:
+        parts += [attribute, "software"]
+    elif name is None:
         parts += [attribute]
     elif percent is not None and attribute in ("MeanRate", "Value"):
         parts += [percent[1], "percent"]

@@ -64,4 +64,4 @@ def with_right(message: str, api: str, code: ErrorCode) -> str:
     right = _NEEDED.get(api, {}).get(code)
     if right is None:
         return message
-    return f"{message}; the user needs {right} on {RESOURCES[code]}"
+    return f"{message.rstrip('.')}; the user needs {right} on {RESOURCES[code]}"

@@ -66,7 +66,7 @@ def test_backlog_and_authentication_are_counted(tmp_path: Path) -> None:
             assert found.value(f"{prefix}_failed_authentication_total", **processor) == 2
             assert found.value(f"{prefix}_expired_connections_killed_count", **processor) == 3
             assert found.value("millstream_tls_failed_handshakes_total") == 7
-            nobody = Metrics("".join(render(limits.families(server.services, None, 0))))
+            nobody = Metrics("".join(render(limits.families(server.services, [], None, 0))))
             assert nobody.value(f"{prefix}_successful_authentication_total", **processor) == 0
 
     asyncio.run(scenario())

@@ -427,7 +427,7 @@ def test_who_guesses_does_not_keep_out_those_who_have_logged_in(
 def test_addresses_that_are_exempt_take_no_turns(fresh: Broker) -> None:
     """Otherwise the last of these would be closed without an answer."""
     admin = AdminClient({"bootstrap.servers": fresh.addresses["PLAINTEXT"]})
-    resource = ConfigResource(ConfigResource.Type.BROKER, "")
+    resource = ConfigResource(ConfigResource.Type.BROKER, "1")
     resource.add_incremental_config(
         ConfigEntry(
             "millstream.authentication.delay.exempt",
