@@ -30,10 +30,10 @@ class Networks:
         """Raises `ValueError` that names the one that is wrong."""
         self._networks = tuple(_parse(text) for text in texts)
 
-    def __contains__(self, host: str) -> bool:
+    def __contains__(self, host: object) -> bool:
         if not self._networks:
             return False
-        address = parse_address(host)
+        address = parse_address(str(host))
         return address is not None and any(address in network for network in self._networks)
 
 
