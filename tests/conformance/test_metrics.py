@@ -212,6 +212,7 @@ def create_topics(broker: BrokerUnderTest) -> None:
 
         eventually(is_there)
         eventually(lambda: commit(wire, 0) == 0)
+        eventually(lambda: init_producer(wire).error_code == 0)
 
 
 def joined(broker: BrokerUnderTest) -> ShareMember:
@@ -270,11 +271,15 @@ def produce(wire: Wire, records: bytes, partition: int = 0, topic: str = TOPIC) 
     return code
 
 
+def init_producer(wire: Wire) -> Any:
+    return wire.call("init_producer_id", 4, transactional_id=None, transaction_timeout=60_000)
+
+
 def produce_all(wire: Wire) -> None:
     for partition in range(PARTITIONS):
         for count in range(1, 5):
             assert produce(wire, batch([b"x" * 100] * count), partition) == 0
-    producer = wire.call("init_producer_id", 4, transactional_id=None, transaction_timeout=60_000)
+    producer = init_producer(wire)
     assert producer.error_code == 0
     ids = {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
     assert produce(wire, batch([b"y"], **ids, base_sequence=0)) == 0
