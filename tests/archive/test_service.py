@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -12,7 +13,13 @@ from millstream.archive import rows as rows_module
 from millstream.archive.manifest import ArchiveError, ArchiveFenced, Manifest
 from millstream.archive.places import LocalPlace, Place, open_place
 from millstream.archive.reading import load_manifest
-from millstream.archive.service import ArchiveService, Source, directory_of, save_manifest
+from millstream.archive.service import (
+    ArchiveService,
+    Source,
+    _Cache,
+    directory_of,
+    save_manifest,
+)
 from millstream.records.batch import iterate_headers
 from tests.archive.scenes import (
     START_MS,
@@ -25,6 +32,7 @@ from tests.archive.scenes import (
     new_manifest,
     transaction,
 )
+from tests.peers.patience import PATIENCE_SECONDS
 
 
 def read_all(service: ArchiveService, manifest: Manifest, max_bytes: int = 500) -> bytes:
@@ -195,6 +203,63 @@ def test_power_cut_at_any_operation_leaves_a_whole_archive() -> None:
             assert cut_after > 10
             return
     raise AssertionError("it was never done")
+
+
+def test_several_threads_read_one_file(tmp_path: Path) -> None:
+    """A `ParquetFile` that two of them read at the same time may never answer."""
+    place = open_place(str(tmp_path))
+    manifest = archived(place, [(0, 100)])
+    directory, wanted = directory_of(manifest), batches(0, 100)
+    for _ in range(60):
+        service = ArchiveService(place)
+        found: list[bytes] = []
+
+        def read(service: ArchiveService = service, found: list[bytes] = found) -> None:
+            found.append(service.read(directory, manifest.files[0], 0, 10**6).records)
+
+        threads = [threading.Thread(target=read, daemon=True) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_SECONDS)
+        assert found == [wanted] * 8
+
+
+def test_value_is_made_once_and_again_after_a_failure() -> None:
+    cache: _Cache[str] = _Cache(2)
+    made: list[str] = []
+
+    def make() -> str:
+        made.append("x")
+        if len(made) == 1:
+            raise ArchiveError("not now")
+        return "value"
+
+    with pytest.raises(ArchiveError):
+        cache.get("a", make)
+    assert [cache.get("a", make) for _ in range(3)] == ["value"] * 3
+    assert len(made) == 2
+    cache.drop(lambda key: key == "a")
+    cache.get("a", make)
+    assert len(made) == 3
+
+
+def test_partition_is_emptied_and_earlier_leaders_stay_out(tmp_path: Path) -> None:
+    place = open_place(str(tmp_path))
+    manifest = archived(place)
+    service, directory = ArchiveService(place), directory_of(manifest)
+    assert service.empty("orders/none/partition=0", 5) is None
+    read_all(service, manifest)
+    left = service.empty(directory, 5)
+    assert left is not None
+    assert (left.leader_epoch, left.files, left.start_offset) == (5, (), 0)
+    assert place.list(directory) == ["manifest-0000000005.json"]
+    assert service.empty(directory, 5) == left
+    with pytest.raises(ArchiveFenced):
+        save_manifest(place, manifest)
+    # It can be archived again, from wherever the log begins by then.
+    after = service.write(left, 80, (), Source(50, [batches(50, 80)]))
+    assert (after.start_offset, after.end_offset) == (50, 80)
 
 
 def test_damaged_file_fails_only_what_reads_it(tmp_path: Path) -> None:

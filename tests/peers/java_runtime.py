@@ -27,10 +27,17 @@ OPENSEARCH_VERSION = "2.19.6"  # the last one for Java 17
 TRINO_VERSION = "435"  # the last one for Java 17
 LUCENE_VERSION = "9.11.1"  # 10 needs Java 21
 
-_BUNDLES = {
+# Group, artifact, version, and the classifier of jars that have one.
+_BUNDLES: dict[str, list[tuple[str, ...]]] = {
     "kafka": [
         ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
         ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
+        ("org.slf4j", "slf4j-simple", "1.7.36"),
+    ],
+    "kafka-tiered": [  # with a remote storage in a directory, of Kafka's own tests
+        ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+        ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
+        ("org.apache.kafka", "kafka-storage", KAFKA_VERSION, "test"),
         ("org.slf4j", "slf4j-simple", "1.7.36"),
     ],
     "kafka-zookeeper": [
@@ -100,8 +107,8 @@ def jars(bundle: str) -> Path:
     """The directory with a bundle's jars and all they depend on."""
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
-        f"<version>{version}</version></dependency>"
-        for group, artifact, version in _BUNDLES[bundle]
+        f"<version>{version}</version>{_classifier(more)}</dependency>"
+        for group, artifact, version, *more in _BUNDLES[bundle]
     )
     pom = _POM.format(dependencies=dependencies)
 
@@ -113,6 +120,10 @@ def jars(bundle: str) -> Path:
 
     java_command()
     return cached(f"jars-{bundle}", fingerprint(pom), download) / "jars"
+
+
+def _classifier(given: Sequence[str]) -> str:
+    return "".join(f"<classifier>{it}</classifier>" for it in given)
 
 
 @cache

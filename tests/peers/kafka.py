@@ -26,8 +26,10 @@ def start_kafka(
     more_listeners: Sequence[str] = (),
     port: int | None = None,
     jvm_options: Sequence[str] = (),
+    bundle: str = "kafka",
 ) -> Server:
-    """Format `directory/data` (unless it is formatted) and start a broker on it.
+    """Format `directory/data` (unless it is formatted) and start a broker on it, with the jars of
+    that bundle.
 
     `more_listeners` are like `SSL://127.0.0.1:9093`, beside the plain one on `port`.
     """
@@ -38,7 +40,7 @@ def start_kafka(
     for listener in more_listeners:
         text = text.replace("\nlisteners=", f"\nlisteners={listener},")
     properties.write_text(text)
-    java = [java_command(), *JVM_OPTIONS, *jvm_options, "-cp", classpath("kafka")]
+    java = [java_command(), *JVM_OPTIONS, *jvm_options, "-cp", classpath(bundle)]
     if not (directory / "data" / "meta.properties").exists():
         command = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]
         subprocess.run([*java, *command], check=True, capture_output=True)
@@ -66,3 +68,17 @@ def kafka_properties(
         "share.coordinator.state.topic.min.isr": "1",
     }
     return "".join(f"{name}={value}\n" for name, value in {**base, **settings}.items())
+
+
+def tiered_settings(remote: Path) -> dict[str, str]:
+    """For the bundle `kafka-tiered`: tiered storage in a directory."""
+    storage = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
+    return {
+        "remote.log.storage.system.enable": "true",
+        "remote.log.storage.manager.class.name": storage,
+        "remote.log.storage.manager.impl.prefix": "rsm.config.",
+        "rsm.config.dir": str(remote),
+        "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+        "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
+        "rlmm.config.remote.log.metadata.topic.num.partitions": "1",
+    }

@@ -8,6 +8,7 @@ last, so half an upload does no harm.
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 import sys
@@ -15,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
+from uuid import UUID
 
 from millstream.archive.channel import Message, receive, send
 from millstream.archive.manifest import (
@@ -24,11 +26,14 @@ from millstream.archive.manifest import (
     Manifest,
     decode_manifest,
 )
-from millstream.errors import CorruptBatch
+from millstream.errors import CorruptBatch, MillstreamError
 from millstream.records.batch import HEADER_SIZE_BYTES, parse_header
 
 CHUNK_BYTES = 8 * 1024 * 1024
 NICENESS = 5  # the broker goes first
+
+# By its name: queries, whose decoders are used for typed columns, are built upon archives.
+DECODERS = "millstream.query.archiving"
 
 FENCED = "fenced"
 CORRUPT = "corrupt"
@@ -108,7 +113,13 @@ class _Server:
         manifest = _decode(fields["manifest"])
         chunks = read_segments(request.files, fields["sizes"], fields["first_offset"])
         aborted = tuple(Aborted(*each) for each in fields["aborted"])
-        source = Source(fields["first_offset"], chunks, fields["archived_ms"], fields["last_epoch"])
+        source = Source(
+            fields["first_offset"],
+            chunks,
+            fields["archived_ms"],
+            fields["last_epoch"],
+            _extension(manifest.topic, fields["schema"], fields["registry"]),
+        )
         return _manifest(self.service.write(manifest, fields["end_offset"], aborted, source))
 
     def _do_excise(self, request: Message) -> Message:
@@ -118,6 +129,34 @@ class _Server:
         manifest = _decode(fields["manifest"])
         offsets = parse_excised(fields["offsets"])[manifest.partition]
         return _manifest(self.service.excise(manifest, fields["names"], offsets))
+
+    def _do_empty(self, request: Message) -> Message:
+        fields = request.fields
+        return _manifest(self.service.empty(fields["directory"], fields["leader_epoch"]))
+
+    def _do_mark(self, request: Message) -> Message:
+        from millstream.archive.deleting import Mark, mark_topic
+
+        fields = request.fields
+        mark = Mark(fields["topic"], UUID(fields["topic_id"]), fields["marked_ms"])
+        mark_topic(self.service.place, mark)
+        return Message({})
+
+    def _do_unmark(self, request: Message) -> Message:
+        from millstream.archive.deleting import unmark_topic
+
+        unmark_topic(self.service.place, UUID(request.fields["topic_id"]))
+        return Message({})
+
+    def _do_marked(self, request: Message) -> Message:
+        from millstream.archive.deleting import marked_topics
+
+        marks = marked_topics(self.service.place)
+        return Message({"marks": [(it.topic, str(it.topic_id), it.marked_ms) for it in marks]})
+
+    def _do_delete_topic(self, request: Message) -> Message:
+        self.service.delete_topic(request.fields["topic"], UUID(request.fields["topic_id"]))
+        return Message({})
 
     def _do_save(self, request: Message) -> Message:
         self.service.save(_decode(request.fields["manifest"]), request.fields["dropped"])
@@ -149,6 +188,26 @@ def _manifest(manifest: Manifest | None) -> Message:
 
 def _decode(text: str) -> Manifest:
     return decode_manifest(text.encode(), "the broker's manifest")
+
+
+def _extension(topic: str, schema: str, registry: dict[str, str]) -> Any:
+    """The typed columns of a topic that has a schema. Raises `ArchiveError`."""
+    if not schema:
+        return None
+    from millstream.archive.typed import DecodedValues
+
+    try:
+        decoder = importlib.import_module(DECODERS).value_decoder(topic, schema, registry)
+    except ModuleNotFoundError as error:
+        raise ArchiveError(
+            f"millstream.archive.schema needs {error.name}: pip install 'millstream[query]'"
+        ) from None
+    except MillstreamError as error:
+        raise ArchiveError(
+            f"the columns of {topic} are not known: {error}. Without millstream.archive.schema, "
+            "it is archived without them"
+        ) from error
+    return None if decoder is None else DecodedValues(decoder)
 
 
 def file_fields(file: ArchivedFile) -> dict[str, Any]:

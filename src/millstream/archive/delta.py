@@ -24,6 +24,7 @@ from millstream.archive.manifest import ArchivedFile, ArchiveError
 from millstream.archive.places import Place
 from millstream.archive.reading import TopicArchive
 from millstream.archive.rows import SCHEMA
+from millstream.archive.typed import union_fields
 
 _PARTITION_BY = ["partition"]
 
@@ -37,8 +38,11 @@ class Synchronized(NamedTuple):
     removed: int
 
 
-def table_schema() -> Schema:
-    return Schema.from_arrow(SCHEMA.append(pa.field("partition", pa.int32(), nullable=False)))
+def table_schema(topic: TopicArchive) -> Schema:
+    """Typed columns are those of all files: readers find null where a file has none."""
+    partition = pa.field("partition", pa.int32(), nullable=False)
+    files = [file for part in topic.partitions.values() for file in part.files]
+    return Schema.from_arrow(pa.schema([*SCHEMA, partition, *union_fields(files)]))
 
 
 def synchronize_table(place: Place, topic: TopicArchive) -> Synchronized:
@@ -51,6 +55,7 @@ def synchronize_table(place: Place, topic: TopicArchive) -> Synchronized:
         for number, part in topic.partitions.items()
         for file in part.files
     }
+    schema = table_schema(topic)
     try:
         try:
             table = DeltaTable(uri, storage_options=options)
@@ -58,7 +63,7 @@ def synchronize_table(place: Place, topic: TopicArchive) -> Synchronized:
             adds = [_add(path, *each) for path, each in wanted.items()]
             create_table_with_add_actions(
                 uri,
-                table_schema(),
+                schema,
                 adds,
                 mode="error",
                 partition_by=_PARTITION_BY,
@@ -66,9 +71,25 @@ def synchronize_table(place: Place, topic: TopicArchive) -> Synchronized:
                 storage_options=options,
             )
             return Synchronized(uri, 0, len(adds), 0)
+        _extend(uri, table, schema)
         return _update(uri, table, wanted)
     except (DeltaError, OSError) as error:
         raise ArchiveError(f"cannot write the Delta table {uri}: {error}") from error
+
+
+def _extend(uri: str, table: DeltaTable, schema: Schema) -> None:
+    """Add the columns that files have got since, before the files."""
+    known = {field.name: field for field in table.schema().fields}
+    new = [field for field in schema.fields if field.name not in known]
+    for field in schema.fields:
+        before = known.get(field.name, field)
+        if before.type != field.type:
+            raise ArchiveError(
+                f"column {field.name} of the Delta table {uri} is {before.type}, and newer files "
+                f"have {field.type}: delete the table's _delta_log and make the table again"
+            )
+    if new:
+        table.alter.add_columns(new)
 
 
 def _update(
@@ -85,7 +106,7 @@ def _update(
         table.create_write_transaction(
             actions,
             mode="append",
-            schema=table_schema(),
+            schema=table.schema(),
             partition_by=_PARTITION_BY,
             commit_properties=CommitProperties(max_commit_retries=0),
         )

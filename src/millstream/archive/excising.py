@@ -9,10 +9,14 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from millstream.archive.files import DataFile, Range, write_file
 from millstream.archive.manifest import ArchivedFile, Manifest, partition_path
 from millstream.archive.places import Place
 from millstream.archive.rows import rebuild
+from millstream.archive.typed import extension_fields
 from millstream.config.excised import ExcisedOffsets
 from millstream.records.record import decode_batch, keep_records
 
@@ -39,11 +43,33 @@ def excise_file(
             archived_ms=file.archived_ms,
             last_epoch=file.last_epoch,
         )
-        written = write_file(place, wanted, _batches(old, offsets))
+        written = write_file(
+            place, wanted, _batches(old, offsets), Carried(old) if file.columns else None
+        )
     finally:
         old.close()
     # What a file stands for in the log does not change with its records.
     return replace(written, segment_bytes=file.segment_bytes)
+
+
+class Carried:
+    """An `Extension`: what another file has for the same offsets. Whatever has decoded it need not
+    be there any more."""
+
+    def __init__(self, file: DataFile) -> None:
+        self._file = file
+        self.text = file.entry.columns
+        self._names = [it.name for it in extension_fields(self.text)]
+
+    def arrays(self, rows: pa.RecordBatch) -> list[pa.Array]:
+        offsets = rows.column("offset")
+        first, last = offsets[0].as_py(), offsets[rows.num_rows - 1].as_py()
+        groups = self._file.groups(first, last + 1, None, None)
+        names = ["offset", *self._names]
+        old = pa.Table.from_batches([self._file.read_group(each, names) for each in groups])
+        places = pc.index_in(offsets, old.column("offset").combine_chunks())
+        taken = old.take(places).combine_chunks()
+        return [taken.column(name).combine_chunks() for name in self._names]
 
 
 def _has_any(file: DataFile, offsets: ExcisedOffsets) -> bool:

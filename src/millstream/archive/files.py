@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -27,6 +28,7 @@ from millstream.archive.manifest import (
 )
 from millstream.archive.places import Output, Place
 from millstream.archive.rows import SCHEMA, Aborted, row_groups
+from millstream.archive.typed import Extension, extension_fields
 from millstream.records.batch import Buffer
 
 if TYPE_CHECKING:
@@ -56,16 +58,21 @@ class Range(NamedTuple):
 
 
 def write_file(
-    place: Place, wanted: Range, chunks: Iterable[Buffer], *, compression_level: int = 3
+    place: Place,
+    wanted: Range,
+    chunks: Iterable[Buffer],
+    extension: Extension | None = None,
+    *,
+    compression_level: int = 3,
 ) -> ArchivedFile:
-    """Archive whole batches. Raises `ArchiveError` and `CorruptBatch`; then there is no file, or
-    one that no manifest lists."""
+    """Archive whole batches, with more columns by the extension. Raises `ArchiveError` and
+    `CorruptBatch`; then there is no file, or one that no manifest lists."""
     name = file_name(wanted.first_offset, wanted.end_offset, wanted.leader_epoch, wanted.version)
     path = f"{partition_path(wanted.topic, wanted.topic_id, wanted.partition)}/{name}"
     source = _Source(chunks)
     with place.create(path) as output:
         hashing = _Hashing(output)
-        totals = _write_rows(hashing, wanted, source, compression_level)
+        totals = _write_rows(hashing, wanted, source, extension, compression_level)
     stored = place.size(path)
     if stored != hashing.size_bytes:
         raise ArchiveError(
@@ -84,6 +91,7 @@ def write_file(
         sha256=hashing.digest.hexdigest(),
         source_sha256=source.digest.hexdigest(),
         archived_ms=wanted.archived_ms,
+        columns="" if extension is None else extension.text,
     )
 
 
@@ -106,16 +114,23 @@ class _Totals:
 
 
 def _write_rows(
-    output: _Hashing, wanted: Range, source: _Source, compression_level: int
+    output: _Hashing,
+    wanted: Range,
+    source: _Source,
+    extension: Extension | None,
+    compression_level: int,
 ) -> _Totals:
     totals = _Totals()
-    schema = SCHEMA.with_metadata({FOOTER: json.dumps(_footer(wanted))})
+    more = [] if extension is None else extension_fields(extension.text)
+    footer = {FOOTER: json.dumps(_footer(wanted))}
+    schema = pa.schema([*SCHEMA, *more]).with_metadata(footer)
+    flat = [it.name for it in more if not pa.types.is_nested(it.type)]
     writer = pq.ParquetWriter(
         pa.PythonFile(output, mode="w"),
         schema,
         compression="zstd",
         compression_level=compression_level,
-        use_dictionary=_DICTIONARY_COLUMNS,
+        use_dictionary=[*_DICTIONARY_COLUMNS, *flat],
         column_encoding=dict.fromkeys(_DELTA_COLUMNS, "DELTA_BINARY_PACKED"),
         sorting_columns=[pq.SortingColumn(SCHEMA.names.index("offset"))],
         write_page_index=True,
@@ -128,6 +143,9 @@ def _write_rows(
         aborted=wanted.aborted,
     )
     for rows in groups:
+        if extension is not None:
+            arrays = [*rows.columns, *extension.arrays(rows)]
+            rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
         writer.write_batch(rows, row_group_size=max(rows.num_rows, 1))
         totals.add(rows)
     writer.add_key_value_metadata({"millstream.source.sha256": source.digest.hexdigest()})
@@ -192,11 +210,13 @@ class _Hashing:
 
 
 class DataFile:
-    """An open data file."""
+    """An open data file. Safe in several threads."""
 
     def __init__(self, place: Place, directory: str, entry: ArchivedFile) -> None:
         """Raises `ArchiveError` if it is missing or is not the file that the manifest lists."""
         self.entry = entry
+        # Two threads that read one `ParquetFile` at the same time can wait for ever.
+        self._lock = threading.Lock()
         path = f"{directory}/{entry.name}"
         self.where = place.path_of(path)
         try:
@@ -243,9 +263,13 @@ class DataFile:
         ]
 
     def read_group(self, number: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """Raises `ArchiveError`."""
+        """Those of the columns that it has; by default, those that all files have. Raises
+        `ArchiveError`."""
+        has = self._file.schema_arrow.names
+        wanted = SCHEMA.names if columns is None else [it for it in columns if it in has]
         try:
-            table = self._file.read_row_group(number, columns=columns and list(columns))
+            with self._lock:
+                table = self._file.read_row_group(number, columns=wanted)
             batches = table.combine_chunks().to_batches()
         except (OSError, pa.ArrowException) as error:
             raise ArchiveError(f"{self.where} is damaged or cannot be read: {error}") from error

@@ -53,6 +53,7 @@ class ArchivedFile:
     sha256: str
     source_sha256: str  # of the batches that were archived
     archived_ms: int = NO_TIMESTAMP  # when; -1: not known
+    columns: str = ""  # fields of the values that are columns of their own; "": none
 
     @property
     def newest_ms(self) -> int:
@@ -126,6 +127,10 @@ class Manifest:
         kept = tuple(file for file in self.files if file.end_offset > offset)
         return replace(self, start_offset=offset, files=kept)
 
+    def emptied(self) -> Manifest:
+        """Without files. It still keeps earlier leaders out."""
+        return replace(self, start_offset=0, files=())
+
     def up_to(self, end_offset: int) -> Manifest:
         """Without the files that reach past the offset: the log was truncated there."""
         kept = tuple(file for file in self.files if file.end_offset <= end_offset)
@@ -172,8 +177,8 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
 
 
 def _file(value: dict[str, Any]) -> ArchivedFile:
-    fields = {name: value[name] for name in ArchivedFile.__slots__ if name != "archived_ms"}
-    return ArchivedFile(**fields, archived_ms=value.get("archived_ms", NO_TIMESTAMP))
+    known = {"archived_ms": NO_TIMESTAMP, "columns": "", **value}  # what earlier versions lack
+    return ArchivedFile(**{name: known[name] for name in ArchivedFile.__slots__})
 
 
 # Names
@@ -197,6 +202,11 @@ def manifest_name(leader_epoch: int) -> str:
 def newest_manifest(names: Iterable[str]) -> str | None:
     """The one that counts."""
     return max((name for name in names if _MANIFEST.fullmatch(name)), default=None)
+
+
+def manifests_of(names: Iterable[str]) -> list[str]:
+    """Those of all leaders."""
+    return [name for name in names if _MANIFEST.fullmatch(name)]
 
 
 def older_manifests(names: Iterable[str], leader_epoch: int) -> list[str]:

@@ -63,6 +63,9 @@ class Place(Protocol):
     def delete(self, name: str) -> None:
         """Also if there is no such file."""
 
+    def delete_directory(self, directory: str) -> None:
+        """With all that is in it; also if there is none."""
+
     def path_of(self, name: str) -> str:
         """The name in `arrow_filesystem`."""
 
@@ -177,6 +180,15 @@ class LocalPlace:
         except OSError as error:
             raise ArchiveError(f"cannot delete {self.root}/{name}: {error}") from error
 
+    def delete_directory(self, directory: str) -> None:
+        path = f"{self.root}/{directory}"
+        try:
+            if self._fs.exists(path):
+                self._fs.remove_tree(path)
+                self._fs.sync_directory(posixpath.dirname(path))
+        except OSError as error:
+            raise ArchiveError(f"cannot delete {path}: {error}") from error
+
     def path_of(self, name: str) -> str:
         return f"{self.root}/{name}"
 
@@ -281,6 +293,15 @@ class BucketPlace:
             pass
         except OSError as error:
             raise ArchiveError(f"cannot delete {self.path_of(name)}: {_brief(error)}") from error
+
+    def delete_directory(self, directory: str) -> None:
+        path = self.path_of(directory)
+        try:
+            self._fs.delete_dir(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise ArchiveError(f"cannot delete {path}: {_brief(error)}") from error
 
     def path_of(self, name: str) -> str:
         return f"{self.root}/{name}"

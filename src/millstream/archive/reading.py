@@ -168,9 +168,10 @@ class PartitionArchive:
         *,
         committed: bool = True,
     ) -> Iterator[pa.RecordBatch]:
-        """The records in these ranges, by offset. `committed` leaves out control records and
-        aborted transactions, as a read-committed consumer does. Raises `ArchiveError`."""
-        from millstream.archive.selecting import Selection, read_file
+        """The records in these ranges, by offset, with these columns, or all that the files have.
+        `committed` leaves out control records and aborted transactions, as a read-committed
+        consumer does. Raises `ArchiveError`."""
+        from millstream.archive.selecting import Selection, find_fields, read_file
 
         selection = Selection(
             max(first_offset, self.start_offset),
@@ -179,5 +180,7 @@ class PartitionArchive:
             until_ms,
             committed,
         )
-        for file in self.select(first_offset, end_offset, from_ms, until_ms):
-            yield from read_file(self.place, self.directory, file, selection, columns)
+        files = self.select(first_offset, end_offset, from_ms, until_ms)
+        fields = find_fields(self.files, columns)
+        for file in files:
+            yield from read_file(self.place, self.directory, file, selection, fields)

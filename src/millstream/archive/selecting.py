@@ -5,7 +5,7 @@ Imports pyarrow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from millstream.archive.files import DataFile
 from millstream.archive.manifest import ArchivedFile, ArchiveError
 from millstream.archive.places import Place
 from millstream.archive.rows import SCHEMA
+from millstream.archive.typed import extension_fields, fitted, union_fields
 
 
 class Selection(NamedTuple):
@@ -32,28 +33,37 @@ class Selection(NamedTuple):
         return ("offset", "timestamp", *(("is_control", "is_aborted") if self.committed else ()))
 
 
+def find_fields(files: Iterable[ArchivedFile], columns: Sequence[str] | None) -> list[pa.Field]:
+    """The columns of that name in these files, or all. Raises `ArchiveError` for one that none of
+    them has."""
+    if columns is not None and all(name in SCHEMA.names for name in columns):
+        return [SCHEMA.field(name) for name in columns]
+    files = tuple(files)
+    known = {it.name: it for it in (*SCHEMA, *union_fields(files, columns))}
+    for name in columns or ():
+        if name not in known:
+            typed = (it.name for file in files for it in extension_fields(file.columns))
+            names = dict.fromkeys((*SCHEMA.names, *typed))
+            raise ArchiveError(f"the archive has no column {name}; there are {', '.join(names)}")
+    return [known[name] for name in (known if columns is None else columns)]
+
+
 def read_file(
     place: Place,
     directory: str,
     entry: ArchivedFile,
     selection: Selection,
-    columns: Sequence[str] | None,
+    fields: Sequence[pa.Field],
 ) -> Iterator[pa.RecordBatch]:
-    """Raises `ArchiveError`, also for a column that does not exist."""
-    wanted = list(SCHEMA.names if columns is None else columns)
-    unknown = [name for name in wanted if name not in SCHEMA.names]
-    if unknown:
-        raise ArchiveError(
-            f"the archive has no column {unknown[0]}; there are {', '.join(SCHEMA.names)}"
-        )
-    needed = list(dict.fromkeys((*wanted, *selection.columns)))
+    """The rows with these columns. Raises `ArchiveError`."""
+    needed = list(dict.fromkeys((*(it.name for it in fields), *selection.columns)))
     file = DataFile(place, directory, entry)
     try:
         first, end, from_ms, until_ms, _ = selection
         for number in file.groups(first, end, from_ms, until_ms):
             rows = _filtered(file.read_group(number, needed), selection)
             if rows.num_rows:
-                yield rows.select(wanted)
+                yield fitted(rows, fields)
     finally:
         file.close()
 

@@ -15,10 +15,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.archive.deleting import delete_topic
 from millstream.archive.excising import excise_file
 from millstream.archive.files import DataFile, Range, write_file
 from millstream.archive.manifest import (
@@ -35,6 +37,7 @@ from millstream.archive.manifest import (
 from millstream.archive.places import Place
 from millstream.archive.reading import load_manifest
 from millstream.archive.rows import Aborted, rebuild
+from millstream.archive.typed import Extension
 from millstream.config.excised import ExcisedOffsets
 from millstream.records.batch import Buffer
 
@@ -104,7 +107,7 @@ class ArchiveService:
             archived_ms=source.archived_ms,
             last_epoch=source.last_epoch,
         )
-        file = write_file(self.place, wanted, source.chunks)
+        file = write_file(self.place, wanted, source.chunks, source.extension)
         after = manifest.with_file(file)
         save_manifest(self.place, after)
         return after
@@ -124,11 +127,36 @@ class ArchiveService:
             self.save(after, replaced)
         return after
 
+    def empty(self, directory: str, leader_epoch: int) -> Manifest | None:
+        """Delete what is archived of a partition, as the leader of that epoch. Returns the manifest
+        that is left; None if there was none."""
+        manifest = self.load(directory)
+        if manifest is None:
+            return None
+        after = manifest.led_in(leader_epoch).emptied()
+        if after != manifest:
+            save_manifest(self.place, after)
+        self.clean_up(after)
+        self._forget(directory)
+        return after
+
+    def delete_topic(self, topic: str, topic_id: UUID) -> None:
+        delete_topic(self.place, topic, topic_id)
+        self._forget(f"{topic}/{topic_id}/")
+
+    def _forget(self, directory: str) -> None:
+        """Files that are open keep their space on the disk."""
+        for cache in (self._files, self._groups):
+            cache.drop(lambda key: key[0].startswith(directory))
+
     def save(self, manifest: Manifest, dropped: Iterable[str] = ()) -> None:
         """Save a manifest, then delete the files that it no longer lists."""
         save_manifest(self.place, manifest)
+        directory, dropped = directory_of(manifest), set(dropped)
         for name in dropped:
-            self.place.delete(f"{directory_of(manifest)}/{name}")
+            self.place.delete(f"{directory}/{name}")
+        for cache in (self._files, self._groups):
+            cache.drop(lambda key: key[0] == directory and key[1] in dropped)
 
     def clean_up(self, manifest: Manifest) -> list[str]:
         """Delete what earlier leaders and crashes have left. Returns the names."""
@@ -202,6 +230,7 @@ class Source(NamedTuple):
     chunks: Iterable[Buffer]
     archived_ms: int = NO_TIMESTAMP
     last_epoch: int | None = None  # of the last offset; None: that of the last record
+    extension: Extension | None = None  # typed columns
 
 
 class _Group:
@@ -232,15 +261,36 @@ class _Cache(Generic[Value]):
         self._cost_max = cost_max
         self._lock = threading.Lock()
         self._values: OrderedDict[Hashable, Value] = OrderedDict()
+        self._making: dict[Hashable, threading.Lock] = {}
         self._cost = 0
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        """The value, made once: threads that want it meanwhile wait."""
         with self._lock:
-            value = self._values.get(key)
+            value = self._find(key)
             if value is not None:
-                self._values.move_to_end(key)
                 return value
-        value = make()
+            making = self._making.setdefault(key, threading.Lock())
+        with making:
+            with self._lock:
+                value = self._find(key)
+                if value is not None:
+                    return value
+            try:
+                value = make()
+                self._keep(key, value)
+            finally:
+                with self._lock:
+                    self._making.pop(key, None)
+        return value
+
+    def _find(self, key: Hashable) -> Value | None:
+        value = self._values.get(key)
+        if value is not None:
+            self._values.move_to_end(key)
+        return value
+
+    def _keep(self, key: Hashable, value: Value) -> None:
         with self._lock:
             if key not in self._values:
                 self._values[key] = value
@@ -249,7 +299,11 @@ class _Cache(Generic[Value]):
                 # Not closed: another thread may be reading. It is closed with its last reference.
                 _, oldest = self._values.popitem(last=False)
                 self._cost -= _cost_of(oldest)
-        return value
+
+    def drop(self, is_gone: Callable[[Any], bool]) -> None:
+        with self._lock:
+            for key in [key for key in self._values if is_gone(key)]:
+                self._cost -= _cost_of(self._values.pop(key))
 
 
 def _cost_of(value: object) -> int:

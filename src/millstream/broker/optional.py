@@ -97,5 +97,6 @@ def new_share_partitions(
         partitions=services.partitions,
         persister=services.coordinators.share_persister,
         dead_letters=dead_letters,
+        archiving=services.archiving,
         on_connection_closed=on_connection_closed,
     )

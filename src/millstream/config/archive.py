@@ -7,12 +7,15 @@ Topics use Kafka's names for tiered storage: `remote.storage.enable` archives a 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
-from millstream.config.setting import long, string
+from millstream.config.columns import Column, parse_columns
+from millstream.config.setting import long, password, string
 from millstream.config.topic import AS_RETENTION, NO_BOUND, TopicConfig
 from millstream.errors import ConfigError
 
+JSON, AVRO = "json", "avro"
 S3_PARAMETERS = ("region", "endpoint_override", "scheme", "force_virtual_addressing")
 
 
@@ -28,11 +31,72 @@ class ArchiveSettings:
         "S3-compatible storage). Credentials come from the environment, as for AWS' own tools. All "
         "brokers of a cluster must use the same place.",
     )
+    millstream_archive_schema_registry_url: str | None = string(
+        None,
+        ours=True,
+        doc="The schema registry for topics with millstream.archive.schema=avro; several addresses "
+        "with commas.",
+    )
+    millstream_archive_schema_registry_user_info: str | None = password(
+        None,
+        ours=True,
+        doc="user:password for the schema registry of the archive.",
+    )
     remote_log_manager_task_interval_ms: int = long(
         30_000,
         low=1,
         doc="How often closed segments are archived, and the archive's retention is applied.",
     )
+
+    @property
+    def archive_registry(self) -> dict[str, str]:
+        """By Confluent's names."""
+        named = {
+            "schema.registry.url": self.millstream_archive_schema_registry_url,
+            "basic.auth.user.info": self.millstream_archive_schema_registry_user_info,
+        }
+        return {name: value for name, value in named.items() if value is not None}
+
+
+class ArchiveSchema(NamedTuple):
+    """What `millstream.archive.schema` says of a topic's values."""
+
+    format: str
+    columns: tuple[Column, ...] = ()  # of JSON
+
+
+def parse_archive_schema(text: str) -> ArchiveSchema:
+    """Raises `ConfigError`."""
+    kind, colon, rest = text.partition(":")
+    kind = kind.strip().lower()
+    if kind == AVRO and not colon:
+        return ArchiveSchema(AVRO)
+    if kind != JSON or not colon:
+        raise ConfigError(
+            f"millstream.archive.schema is {text[:80]!r}: write 'json: id bigint, name string' or "
+            "'avro'"
+        )
+    columns = parse_columns(rest)
+    for column in columns:
+        if column.type.uses("time"):
+            raise ConfigError(
+                f"millstream.archive.schema: column {column.name}: JSON has no time; declare it "
+                "string"
+            )
+    return ArchiveSchema(JSON, columns)
+
+
+def check_archive(config: ArchiveSettings) -> None:
+    """Raises `ConfigError`."""
+    if config.millstream_archive_path is not None:
+        check_archive_path(config.millstream_archive_path)
+    for url in (config.millstream_archive_schema_registry_url or "http://").split(","):
+        parts = urlsplit(url.strip())
+        if parts.scheme not in ("http", "https") or parts.username or parts.password:
+            raise ConfigError(
+                "millstream.archive.schema.registry.url must be like http://host:8081; a user goes "
+                "to millstream.archive.schema.registry.user.info"
+            )
 
 
 def check_archive_path(path: str) -> None:
@@ -59,8 +123,15 @@ def check_archive_path(path: str) -> None:
             )
 
 
-def check_archived(config: TopicConfig, path: str | None) -> None:
+def check_archived(config: TopicConfig, path: str | None, registry: str | None = None) -> None:
     """Refuse a topic that cannot be archived, as Kafka does. Raises `ConfigError`."""
+    if config.millstream_archive_schema:
+        given = parse_archive_schema(config.millstream_archive_schema)
+        if given.format == AVRO and registry is None:
+            raise ConfigError(
+                "millstream.archive.schema is avro: set millstream.archive.schema.registry.url on "
+                "the brokers"
+            )
     if not config.remote_storage_enable:
         return
     if path is None:
@@ -84,3 +155,33 @@ def check_archived(config: TopicConfig, path: str | None) -> None:
                 f"Invalid value {local} for configuration local.{name}: Value must not be more "
                 f"than {name} property value: {total}"
             )
+    _check_copying(config)
+
+
+def _check_copying(config: TopicConfig) -> None:
+    if not config.remote_log_copy_disable:
+        return
+    for local, total, name in (
+        (config.local_retention_bytes, config.retention_bytes, "retention.bytes"),
+        (config.local_retention_ms, config.retention_ms, "retention.ms"),
+    ):
+        if local not in (AS_RETENTION, total):
+            raise ConfigError(
+                f"When `remote.log.copy.disable` is set to true, the `local.{name}` and `{name}` "
+                "must be set to the identical value because there will be no more logs copied to "
+                "the remote storage."
+            )
+
+
+def check_disabled(before: TopicConfig, after: TopicConfig) -> None:
+    """Refuse to leave an archive behind that nobody tends, as Kafka does (KIP-950). Raises
+    `ConfigError`."""
+    is_disabled = before.remote_storage_enable and not after.remote_storage_enable
+    if is_disabled and not after.remote_log_delete_on_disable:
+        raise ConfigError(
+            "It is invalid to disable remote storage without deleting remote data. If you want to "
+            "keep the remote data and turn to read only, please set "
+            "`remote.storage.enable=true,remote.log.copy.disable=true`. If you want to disable "
+            "remote storage and delete all remote data, please set "
+            "`remote.storage.enable=false,remote.log.delete.on.disable=true`."
+        )

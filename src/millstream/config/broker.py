@@ -22,7 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
-from millstream.config.archive import ArchiveSettings, check_archive_path, check_archived
+from millstream.config.archive import ArchiveSettings, check_archive, check_archived
 from millstream.config.authorization import AuthorizationSettings, check_authorization
 from millstream.config.backlog import check_backlog
 from millstream.config.cluster import ClusterSettings
@@ -373,7 +373,9 @@ def check_dynamic(names: Iterable[str], *, per_broker: bool) -> None:
         raise ConfigError(f"Cannot update these configs dynamically: {', '.join(sorted(fixed))}")
 
 
-def check_topic(config: TopicConfig, archive_path: str | None = None) -> None:
+def check_topic(
+    config: TopicConfig, archive_path: str | None = None, archive_registry: str | None = None
+) -> None:
     """Refuse invalid combinations of topic settings. Raises `ConfigError`."""
     if config.max_compaction_lag_ms < config.min_compaction_lag_ms:
         raise ConfigError(
@@ -388,7 +390,7 @@ def check_topic(config: TopicConfig, archive_path: str | None = None) -> None:
     )
     check_backlog(config)
     check_excised(config)
-    check_archived(config, archive_path)
+    check_archived(config, archive_path, archive_registry)
 
 
 def check_group(config: BrokerConfig, group: GroupConfig) -> None:
@@ -482,8 +484,7 @@ def _check_together(config: BrokerConfig) -> None:
         raise ConfigError(
             f"broker.id ({config.broker_id}) and node.id ({config.node_id}) differ; remove one"
         )
-    if config.millstream_archive_path is not None:
-        check_archive_path(config.millstream_archive_path)
+    check_archive(config)
     if not config.endpoints:
         raise ConfigError(
             "listeners has no listener for clients: add one, such as PLAINTEXT://host:port"

@@ -196,7 +196,8 @@ class TopicConfig:
     )
     remote_log_delete_on_disable: bool = boolean(
         False,
-        doc="Without effect: the archive stays where it is when remote.storage.enable is disabled.",
+        doc="Delete what is archived when remote.storage.enable is set to false, which is refused "
+        "without this.",
     )
     remote_storage_enable: bool = boolean(
         False,
@@ -261,6 +262,18 @@ class TopicConfig:
         ours=True,
         synonyms=("millstream.acks.all.flush",),
         doc="acks=all is answered only after the records are flushed to the disk.",
+    )
+    millstream_archive_keep_on_delete: bool = boolean(
+        False,
+        ours=True,
+        doc="Keep the archive when the topic is deleted. Otherwise it is deleted too.",
+    )
+    millstream_archive_schema: str = string(
+        "",
+        ours=True,
+        doc="What the values are, so that the archive has their fields as columns: json with its "
+        "columns (json: id bigint, customer string), or avro, with the schemas of the brokers' "
+        "millstream.archive.schema.registry.url.",
     )
     millstream_backlog_bytes: int = long(
         NO_BOUND,

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from millstream.admin.settings import Resource, alter_settings
 from millstream.archive.places import open_place
 from millstream.archive.reading import open_archive
 from millstream.broker.embedded import Broker
+from millstream.client.cluster import Cluster
 from tests.peers.patience import PATIENCE_SECONDS
 
 SEGMENT_BYTES = 4000
@@ -53,15 +55,17 @@ def create(broker: Broker, topic: str = "orders", **config: object) -> None:
 
 
 def alter(broker: Broker, topic: str = "orders", **config: object) -> None:
-    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry
+    values: dict[str, str | None] = {
+        name.replace("_", "."): str(value) for name, value in config.items()
+    }
+    with Cluster(broker.bootstrap_servers) as cluster:
+        alter_settings(cluster, Resource.TOPIC, topic, values)
 
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    entries = [
-        ConfigEntry(name.replace("_", "."), str(value), incremental_operation=AlterConfigOpType.SET)
-        for name, value in config.items()
-    ]
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
-    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
+
+def set_group(broker: Broker, group: str, reset: str) -> None:
+    """Where a share group begins."""
+    with Cluster(broker.bootstrap_servers) as cluster:
+        alter_settings(cluster, Resource.GROUP, group, {"share.auto.offset.reset": reset})
 
 
 def keep_little(broker: Broker, topic: str = "orders") -> None:

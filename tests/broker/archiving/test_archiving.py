@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException, ShareConsumer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from millstream.broker.embedded import Broker
+from millstream.errors import ApiError
 from tests.broker.archiving.scenes import (
     START_MS,
     alter,
@@ -24,6 +26,7 @@ from tests.broker.archiving.scenes import (
     local_start,
     manifests,
     produce,
+    set_group,
     settings,
     wait_until,
 )
@@ -155,19 +158,58 @@ def test_compacted_topic_archives_its_history_first(tmp_path: Path) -> None:
     assert part.end_offset > COUNT // 2
 
 
-def test_topic_that_is_created_again_has_an_archive_of_its_own(tmp_path: Path) -> None:
+def test_archive_of_a_topic_that_is_archived_no_longer_is_deleted(tmp_path: Path) -> None:
+    archive = tmp_path / "archive"
+    with archiving_broker(tmp_path) as broker:
+        start = archived_topic(broker, archive)
+        with pytest.raises(ApiError, match="without deleting remote data"):
+            alter(broker, remote_storage_enable="false")
+        check_records(consume(broker, COUNT), 0, COUNT)
+        disabled = {"remote_storage_enable": "false", "remote_log_delete_on_disable": "true"}
+        alter(broker, **disabled, local_retention_bytes=-2)
+        wait_until(lambda: not list(archive.rglob("*.parquet")))
+        assert [it["files"] for it in manifests(archive)] == [[]]
+        start = local_start(broker)
+        assert list_offset(broker, OffsetSpec.earliest()) == start
+        check_records(consume(broker, COUNT, first=start), start, COUNT)
+        alter(broker, remote_storage_enable="true", local_retention_bytes=1000)
+        produce(broker, COUNT, 2 * COUNT)
+        wait_until(lambda: local_start(broker) > COUNT + COUNT // 2)
+        assert list_offset(broker, OffsetSpec.earliest()) == start
+        check_records(consume(broker, 2 * COUNT, first=start), start, 2 * COUNT)
+        alter(broker, **disabled, local_retention_bytes=-2)
+        wait_until(lambda: not list(archive.rglob("*.parquet")))
+
+
+def share(broker: Broker, group: str, reset: str, count: int) -> list[int]:
+    """The offsets that a new share group gets, until there are so many."""
+    set_group(broker, group, reset)
+    options = {"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "log_level": 0}
+    consumer = ShareConsumer(options)
+    offsets: list[int] = []
+    try:
+        consumer.subscribe(["orders"])
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while len(offsets) < count and time.monotonic() < deadline:
+            messages = [it for it in consumer.poll(1) if it.error() is None]
+            offsets += [it.offset() for it in messages]
+        return offsets
+    finally:
+        consumer.close()
+
+
+def test_share_groups_read_from_the_archive(tmp_path: Path) -> None:
+    """From its beginning, by time, and on after a restart, with aborted records left out."""
     with archiving_broker(tmp_path) as broker:
         archived_topic(broker, tmp_path / "archive")
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        admin.delete_topics(["orders"])["orders"].result(PATIENCE_SECONDS)
-        create(broker)
-        assert list_offset(broker, OffsetSpec.earliest()) == 0
-        assert consume(broker, 1) == []
-        produce(broker, 0, COUNT)
-        keep_little(broker)
-        wait_until(lambda: local_start(broker) > COUNT // 2)
-        check_records(consume(broker, COUNT), 0, COUNT)
-    assert len(list((tmp_path / "archive" / "orders").iterdir())) == 2
+        assert sorted(share(broker, "all", "earliest", COUNT)) == list(range(COUNT))
+        age = time.time() - START_MS / 1000 + 60
+        assert min(share(broker, "aged", f"by_duration:PT{age:.0f}S", 1)) == 0
+        some = share(broker, "some", "earliest", 1)
+        assert max(some) < COUNT
+    with archiving_broker(tmp_path) as broker:
+        rest = share(broker, "some", "earliest", COUNT - len(some))
+        assert set(some) | set(rest) == set(range(COUNT))
 
 
 def test_topic_is_refused_without_an_archive(tmp_path: Path) -> None:
@@ -194,7 +236,7 @@ def test_nothing_is_deleted_while_the_archive_fails(tmp_path: Path) -> None:
 def test_retention_goes_on_while_nothing_is_archived_any_more(tmp_path: Path) -> None:
     with archiving_broker(tmp_path) as broker:
         archived_topic(broker, tmp_path / "archive")
-        alter(broker, remote_log_copy_disable="true")
+        alter(broker, remote_log_copy_disable="true", local_retention_bytes=-2)
         alter(broker, retention_ms=1000)
         wait_until(lambda: not manifests(tmp_path / "archive")[-1]["files"])
         wait_until(lambda: list_offset(broker, OffsetSpec.earliest()) == local_start(broker))
@@ -209,7 +251,7 @@ def test_consumers_cross_what_was_deleted_between_archive_and_log(
     monkeypatch.setattr("millstream.broker.archiving.archiver.Archiver._retain", nothing)
     with archiving_broker(tmp_path) as broker:
         archived_topic(broker, tmp_path / "archive")
-        alter(broker, remote_log_copy_disable="true")
+        alter(broker, remote_log_copy_disable="true", local_retention_bytes=-2)
         produce(broker, COUNT, 2 * COUNT)
         alter(broker, retention_ms=1000)
         wait_until(lambda: local_start(broker) > COUNT)

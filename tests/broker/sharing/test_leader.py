@@ -28,6 +28,7 @@ from millstream.coordination.share_state import (
 )
 from millstream.coordination.sharing.acquisition import Wish
 from millstream.errors import ApiError, ErrorCode
+from millstream.storage.lookup import TimestampOffset
 from tests.broker.serving import serving
 from tests.broker.sharing.calls import (
     ACCEPT,
@@ -464,6 +465,16 @@ class RecordingListener:
         self.events.append("rests")
 
 
+class NothingArchived:
+    async def wait_until_loaded(self, partition: Partition) -> None:
+        partition.check_archive()
+
+    async def offset_for_timestamp(
+        self, partition: Partition, timestamp_ms: int
+    ) -> TimestampOffset | None:
+        return partition.offset_for_timestamp(timestamp_ms)
+
+
 class MemoryDeadLetters:
     def __init__(self) -> None:
         self.offsets: list[int] = []
@@ -500,6 +511,7 @@ class Standalone:
             persister=self.persister,
             group_config=lambda _: config,
             dead_letters=self.dead_letters,
+            archiving=NothingArchived(),
         )
 
     async def acquire(self, member_id: str = "m") -> list[tuple[int, int, int]]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from millstream.archive.reading import open_archive
 from millstream.broker.embedded import Broker
 from millstream.errors import ConfigError
 from millstream.pipelines.offsets import OffsetRange
@@ -17,6 +18,7 @@ from millstream.pipelines.reading.fetching import cluster_of, fetch_columns
 from millstream.pipelines.reading.options import ReadOptions, parse_read_options
 from millstream.records.columns import Columns
 from tests.broker.archiving.scenes import (
+    START_MS,
     archived_end,
     archiving_broker,
     create,
@@ -25,6 +27,9 @@ from tests.broker.archiving.scenes import (
     produce,
     wait_until,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 COUNT = 300
 
@@ -93,6 +98,64 @@ def test_files_are_read_without_the_brokers(broker: Broker) -> None:
 def test_brokers_are_asked_if_the_archive_has_nothing(broker: Broker, tmp_path: Path) -> None:
     empty = options(broker, archive=str(tmp_path))
     assert [row["offset"] for row in rows(empty, 0, COUNT)] == list(range(COUNT))
+
+
+def test_spark_reads_archive_and_log_as_one(spark: SparkSession, tmp_path: Path) -> None:
+    """A stream from the beginning and batches in between see each record once, while segments are
+    archived and deleted."""
+    archive = tmp_path / "archive"
+    with archiving_broker(tmp_path) as broker:
+        given = {
+            "kafka.bootstrap.servers": broker.bootstrap_servers,
+            "subscribe": "orders",
+            "startingOffsets": "earliest",
+            "archive": str(archive),
+        }
+        create(broker)
+        produce(broker, 0, COUNT)
+        keep_little(broker)
+        wait_until(lambda: local_start(broker) > COUNT // 2)
+        seen: list[int] = []
+        stream = spark.readStream.format("millstream").options(**given, maxOffsetsPerTrigger="97")
+        query = (
+            stream.load()
+            .writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .foreachBatch(lambda batch, _: seen.extend(row.offset for row in batch.collect()))
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
+        try:
+            for end in (2 * COUNT, 3 * COUNT):
+                before = local_start(broker)
+                produce(broker, end - COUNT, end)
+                wait_until(lambda before=before: local_start(broker) > before)
+                frame = spark.read.format("millstream").options(**given).load()
+                assert sorted(row.offset for row in frame.collect()) == list(range(end))
+            wait_until(lambda: len(seen) >= 3 * COUNT or query.exception() is not None)
+            assert query.exception() is None
+        finally:
+            query.stop()
+        assert seen == list(range(3 * COUNT))
+        # By time and by offset: only the files that have such records are opened.
+        keep_only(archive, 100, 121)
+        timed = {**given, "startingTimestamp": str(START_MS + 100)}
+        timed |= {"endingTimestamp": str(START_MS + 120)}
+        del timed["startingOffsets"]
+        found = spark.read.format("millstream").options(**timed).load().collect()
+        assert sorted(row.offset for row in found) == list(range(100, 120))
+        ranged = {**given, "startingOffsets": '{"orders": {"0": 105}}'}
+        ranged |= {"endingOffsets": '{"orders": {"0": 110}}'}
+        found = spark.read.format("millstream").options(**ranged).load().collect()
+        assert sorted(row.offset for row in found) == list(range(105, 110))
+
+
+def keep_only(archive: Path, first: int, end: int) -> None:
+    """Of the files, those with these offsets. The broker has no others either."""
+    part = open_archive(str(archive)).topic("orders").partitions[0]
+    needed = {file.name for file in part.select(first, end)}
+    for path in archive.rglob("*.parquet"):
+        if path.name not in needed:
+            path.unlink()
 
 
 def test_impossible_archive_is_refused(broker: Broker) -> None:

@@ -24,6 +24,8 @@ from millstream.errors import FileGone, MillstreamError
 from millstream.storage.lookup import aborted_transactions
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from millstream.broker.archiving.process import ArchiveProcess
     from millstream.broker.metadata.configs import ConfigManager
     from millstream.broker.replicas.partition import Partition
@@ -58,6 +60,8 @@ class Archiver:
         self._attach = attach
         self._awake = asyncio.Event()
         self._loading_awake = asyncio.Event()
+        self._emptied: set[tuple[UUID | None, int, int]] = set()  # topic, partition, leader epoch
+        self._empty_problem: str | None = None
         self.rounds = 0
 
     def wake(self) -> None:
@@ -100,8 +104,40 @@ class Archiver:
         is_busy = False
         for partition, archive in self._led():
             is_busy |= await self._visit(partition, archive)
+        await self._empty_disabled()
         self.rounds += 1
         return is_busy
+
+    async def _empty_disabled(self) -> None:
+        """Delete what is archived of topics that are archived no longer, where
+        remote.log.delete.on.disable says so. Their settings stay, so that a crash ends nothing."""
+        for partition in tuple(self._partitions):
+            key = (partition.topic_id, partition.index, partition.leader_epoch)
+            config = partition.log.config
+            if config.remote_storage_enable:
+                self._emptied.discard(key)
+            elif (
+                config.remote_log_delete_on_disable
+                and key not in self._emptied
+                and not partition.is_internal
+                and partition.is_led_here
+            ):
+                await self._empty(partition, key)
+
+    async def _empty(self, partition: Partition, key: tuple[UUID | None, int, int]) -> None:
+        topic_id, index, epoch = key
+        try:
+            left = await self._run_blocking(
+                self._process.empty, partition.topic, topic_id, index, epoch
+            )
+        except MillstreamError as error:
+            if str(error) != self._empty_problem:
+                self._empty_problem = str(error)
+                logger.warning("the archive of %r is not deleted yet: %s", partition, error)
+            return
+        self._emptied.add(key)
+        if left is not None:
+            logger.info("%r: deleted what was archived, as remote storage is disabled", partition)
 
     async def load_all(self) -> None:
         """Load the manifests of new leaders, a few at once. A round loads those of partitions that
@@ -264,7 +300,11 @@ class Archiver:
         async with archive.lock:
             await self._load_if_needed(partition, archive)
             manifest = archive.manifest
-            if manifest is not None and archive.leader_epoch == partition.leader_epoch:
+            if (
+                manifest is not None
+                and archive.leader_epoch == partition.leader_epoch
+                and partition.archive is archive
+            ):
                 await self._run_blocking(self._process.save, manifest, ())
                 archive.is_clean = False  # the files before the start are still there
 
@@ -318,4 +358,6 @@ class Archiver:
                 files,
                 archived_ms=self._clock.now_ms(),
                 last_epoch=last_epoch,
+                schema=log.config.millstream_archive_schema,
+                registry=self._configs.current.archive_registry,
             )

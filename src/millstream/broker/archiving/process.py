@@ -12,12 +12,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
+from uuid import UUID
 
 from millstream.archive.channel import Message, receive, send
 from millstream.archive.child import CORRUPT, FENCED, file_fields
+from millstream.archive.deleting import Mark
 from millstream.archive.manifest import (
     ArchivedFile,
     ArchiveError,
@@ -74,7 +76,7 @@ class ArchiveProcess:
 
     # Requests
 
-    def load(self, topic: str, topic_id: Any, partition: int) -> Manifest | None:
+    def load(self, topic: str, topic_id: UUID, partition: int) -> Manifest | None:
         """The manifest that counts. Raises `ArchiveError`, as all requests do."""
         directory = partition_path(topic, topic_id, partition)
         answer = self._call({"do": "load", "directory": directory}, WRITE_SECONDS_MAX)
@@ -90,9 +92,12 @@ class ArchiveProcess:
         *,
         archived_ms: int,
         last_epoch: int,
+        schema: str = "",
+        registry: Mapping[str, str] | None = None,
     ) -> Manifest:
         """Archive these segments, each an open file and its size. `last_epoch` is that of the last
-        offset. Returns the new manifest; also raises `CorruptBatch`."""
+        offset; `schema` is the topic's millstream.archive.schema, which may need the registry.
+        Returns the new manifest; also raises `CorruptBatch`."""
         fields = {
             "do": "write",
             "manifest": manifest.encode().decode(),
@@ -102,6 +107,8 @@ class ArchiveProcess:
             "sizes": [size for _, size in segments],
             "archived_ms": archived_ms,
             "last_epoch": last_epoch,
+            "schema": schema,
+            "registry": dict(registry or {}),
         }
         written = _manifest_of(self._change(fields, [fd for fd, _ in segments]))
         assert written is not None
@@ -127,6 +134,35 @@ class ArchiveProcess:
         fields = {"do": "clean_up", "manifest": manifest.encode().decode()}
         names: list[str] = self._change(fields).fields["names"]
         return names
+
+    def empty(
+        self, topic: str, topic_id: UUID, partition: int, leader_epoch: int
+    ) -> Manifest | None:
+        """Delete what is archived of a partition. Returns the manifest that is left; None if there
+        was none."""
+        directory = partition_path(topic, topic_id, partition)
+        fields = {"do": "empty", "directory": directory, "leader_epoch": leader_epoch}
+        return _manifest_of(self._change(fields))
+
+    # Deleted topics
+
+    def mark(self, mark: Mark) -> None:
+        """Before the topic is deleted."""
+        fields = {"topic": mark.topic, "topic_id": str(mark.topic_id), "marked_ms": mark.marked_ms}
+        self._call({"do": "mark", **fields}, READ_SECONDS_MAX)
+
+    def unmark(self, topic_id: UUID) -> None:
+        self._call({"do": "unmark", "topic_id": str(topic_id)}, READ_SECONDS_MAX)
+
+    def marked(self) -> list[Mark]:
+        marks = self._call({"do": "marked"}, READ_SECONDS_MAX).fields["marks"]
+        return [Mark(it[0], UUID(it[1]), it[2]) for it in marks]
+
+    def delete_topic(self, topic: str, topic_id: UUID) -> None:
+        """All that is archived of it."""
+        self._change({"do": "delete_topic", "topic": topic, "topic_id": str(topic_id)})
+
+    # Reading
 
     def read(
         self, manifest: Manifest, file: ArchivedFile, offset: int, max_bytes: int

@@ -58,6 +58,8 @@ async def _delete(context: RequestContext, wanted: list[tuple[str | None, uuid.U
     mutations = Mutations(context, "delete_topics", strict_since=FIRST_VERSION_WITH_QUOTA_ERROR)
     refusals = mutations.refusals({key: len(it.partitions) for key, it in found.items()})
     answers += [_answer(found.pop(key).name, key, error) for key, error in refusals.items()]
+    kept = await context.services.archiving.prepare_deletion(found.values())
+    answers += [_answer(found.pop(key).name, key, error) for key, error in kept.items()]
     await context.services.actions.delete_topics(found)
     answers += [_answer(topic.name, topic.id, None) for topic in found.values()]
     return {"responses": answers, "throttle_time": mutations.throttle()}

@@ -122,16 +122,15 @@ async def _look_up_archived(
     if timestamp == EARLIEST:
         start = partition.start_offset
         return _found(-1, start, -1 if is_older else _epoch_at_start(partition))
-    found = None
-    run_blocking = context.services.archiving.run_blocking
-    if timestamp >= 0 and is_older:
-        found = await run_blocking(archive.offset_for_timestamp, timestamp, log_start)
-    if found is None:
-        found = await context.services.tasks.run_blocking(partition.offset_for_timestamp, timestamp)
+    archiving, tasks = context.services.archiving, context.services.tasks
+    if timestamp >= 0:
+        found = await archiving.offset_for_timestamp(partition, timestamp)
+    else:
+        found = await tasks.run_blocking(partition.offset_for_timestamp, timestamp)
     if timestamp == MAX_TIMESTAMP and is_older:
         largest = archive.max_timestamp(log_start)
         if found is None or largest >= found.timestamp:
-            older = await run_blocking(archive.offset_for_timestamp, largest, log_start)
+            older = await archiving.run_blocking(archive.offset_for_timestamp, largest, log_start)
             found = found if older is None else older
     if found is None or found.offset >= end_offset:
         return _found(-1, -1, -1)

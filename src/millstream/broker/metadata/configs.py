@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from millstream.broker.metadata.loggers import change_levels, logger_levels, logger_setting
 from millstream.broker.metadata.store import MetadataLog
+from millstream.config.archive import check_disabled
 from millstream.config.broker import (
     BROKER_SETTINGS,
     CLIENT_METRICS_SETTINGS,
@@ -336,6 +337,9 @@ class ConfigManager:
                 case ResourceType.TOPIC:
                     self._check_topic_exists(image, resource.name)
                     self.check_topic_settings(after)
+                    check_disabled(
+                        self.current.topic_config(before), self.current.topic_config(after)
+                    )
                 case ResourceType.BROKER:
                     self._check_broker(image, resource.name, before, after)
                 case ResourceType.GROUP:
@@ -359,7 +363,11 @@ class ConfigManager:
     def check_topic_settings(self, overrides: Mapping[str, str]) -> None:
         """Raises `ConfigError`."""
         config = self.current.topic_config(overrides) if overrides else self._default_topic
-        check_topic(config, self.current.millstream_archive_path)
+        check_topic(
+            config,
+            self.current.millstream_archive_path,
+            self.current.millstream_archive_schema_registry_url,
+        )
 
     def _check_topic_exists(self, image: ClusterImage, name: str) -> None:
         if not name:

@@ -522,6 +522,15 @@ class Partition(PartitionCore):
         return start if archived is None else min(start, archived)
 
     @property
+    def known_start_offset(self) -> int | None:
+        """`start_offset`; None while it is not known what is archived."""
+        if self.log.config.remote_storage_enable:
+            archive = self.archive
+            if archive is None or archive.leader_epoch != self.leader_epoch:
+                return None
+        return self.start_offset
+
+    @property
     def archived_offset(self) -> int | None:
         """What is below it may be deleted and compacted; None if nothing has to be archived."""
         if not self.log.config.is_archived:
@@ -536,9 +545,7 @@ class Partition(PartitionCore):
 
     def check_archive(self) -> None:
         """Raise `ApiError` if it is not known what is archived: clients ask again."""
-        if not self.log.config.remote_storage_enable:
-            return
-        if self.archive is None or self.archive.leader_epoch != self.leader_epoch:
+        if self.known_start_offset is None:
             raise ApiError(
                 ErrorCode.OFFSET_NOT_AVAILABLE, f"the archive of {self!r} is not loaded yet"
             )

@@ -180,6 +180,8 @@ class ShareFetching:
     def _read_in_thread(self, leader: ShareLeader, share_bytes: int) -> None:
         """Read the disk in a thread; one at a time per leader."""
         leader.is_reading = self._is_reading = True
+        assert leader.window is not None
+        partition, offset = leader.partition, leader.window.next_fetch_offset
         read = partial(self._reading(leader, share_bytes), may_block=True)
 
         def done(future: asyncio.Future[LogRead]) -> None:
@@ -191,7 +193,7 @@ class ShareFetching:
                 leader.reading_ended()
                 self.look_now()  # whatever happened: nothing else would answer this fetch
 
-        self._share_partitions.tasks.run_blocking(read).add_done_callback(done)
+        self._share_partitions.run_reading(partition, offset, read).add_done_callback(done)
 
     def _take_read(self, leader: ShareLeader, future: asyncio.Future[LogRead]) -> None:
         try:

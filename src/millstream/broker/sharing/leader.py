@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from millstream.clock import Clock
     from millstream.config.groups import GroupConfig
     from millstream.coordination.share_state import ShareState
+    from millstream.storage.lookup import TimestampOffset
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +98,18 @@ class WaitingFetch(Protocol):
         """Look at all partitions at once."""
 
 
+class OldRecords(Protocol):
+    """What is archived of partitions."""
+
+    async def wait_until_loaded(self, partition: Partition) -> None:
+        """Raises `ApiError` if it takes too long to find out what is archived."""
+
+    async def offset_for_timestamp(
+        self, partition: Partition, timestamp_ms: int
+    ) -> TimestampOffset | None:
+        """In the archive or in the log. Raises `ApiError`."""
+
+
 class LeaderListener(Protocol):
     """Notified when a share leader ends or becomes idle."""
 
@@ -131,6 +144,7 @@ class ShareLeader:
         persister: Persister,
         group_config: Callable[[str], GroupConfig],
         dead_letters: DeadLetterWriter,
+        archiving: OldRecords,
     ) -> None:
         """`group_config` returns the same object until the group's settings may have changed."""
         self.key = key
@@ -145,6 +159,7 @@ class ShareLeader:
         self._persister = persister
         self._group_config = group_config
         self._dead_letters = dead_letters
+        self._archiving = archiving
         self._listener = listener
         self._leader_epoch = partition.leader_epoch
         self._state_epoch = 0
@@ -171,7 +186,12 @@ class ShareLeader:
         try:
             await self._read_state()
         except ApiError as error:
-            self.end(to_member_error(error))
+            # What is archived may not be known yet: members try again.
+            is_temporary = error.code in (
+                ErrorCode.OFFSET_NOT_AVAILABLE,
+                ErrorCode.KAFKA_STORAGE_ERROR,
+            )
+            self.end(error if is_temporary else to_member_error(error))
         except Exception:
             logger.exception("failed to load %r", self)
             self.end(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the share state was not loaded"))
@@ -223,9 +243,10 @@ class ShareLeader:
         strategy = self._group_config(self.key.group_id).share_auto_offset_reset
         timestamp = share_reset_timestamp_ms(strategy, self._clock.now_ms())
         if timestamp == EARLIEST_TIMESTAMP:
-            return partition.log_start_offset
+            await self._archiving.wait_until_loaded(partition)
+            return partition.start_offset
         if timestamp != LATEST_TIMESTAMP:
-            found = await self._tasks.run_blocking(partition.offset_for_timestamp, timestamp)
+            found = await self._archiving.offset_for_timestamp(partition, timestamp)
             if found is not None and found.offset < partition.high_watermark:
                 return found.offset
         return partition.high_watermark
@@ -309,14 +330,14 @@ class ShareLeader:
         return window.can_acquire
 
     def _open_window(self) -> ShareWindow | None:
-        """The window, updated to the current settings and log start."""
+        """The window, updated to the current settings and to where records begin."""
         window = self.window
         if window is None or self.error is not None:
             return None
         window.limits = self._current_limits()
-        log_start_offset = self.partition.log_start_offset
-        if log_start_offset > window.start_offset:
-            window.log_starts_at(log_start_offset)
+        start_offset = self.partition.known_start_offset
+        if start_offset is not None and start_offset > window.start_offset:
+            window.log_starts_at(start_offset)
         return window
 
     def acquire(self, wish: Wish, read: LogRead) -> list[Acquired]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
-from millstream.broker.sharing.leader import ShareLeader
+from millstream.broker.sharing.leader import OldRecords, ShareLeader
 from millstream.broker.sharing.sessions import ShareSession, ShareSessions
 from millstream.coordination.cluster import ClusterImage, ResourceType
 from millstream.coordination.share_state import SharePartitionKey, StateBatch
@@ -23,15 +23,24 @@ from millstream.errors import ApiError, ErrorCode
 if TYPE_CHECKING:
     from millstream.broker.metadata.configs import ConfigManager
     from millstream.broker.metadata.store import MetadataStore
+    from millstream.broker.replicas.partition import Partition
     from millstream.broker.replicas.table import PartitionTable
     from millstream.broker.sharing.dead_letters import DeadLetters
     from millstream.broker.sharing.leader import Persister
+    from millstream.broker.sharing.reading import LogRead
     from millstream.broker.tasks import Tasks
     from millstream.clock import Clock
     from millstream.config.groups import GroupConfig
 
 STOP_SECONDS_MAX = 3.0
 STOP_POLL_SECONDS = 0.002
+
+
+class Archiving(OldRecords, Protocol):
+    """Of this broker."""
+
+    def run_blocking(self, function: Callable[[], LogRead], /) -> asyncio.Future[LogRead]:
+        """Call a function that may wait for the archive, in a thread."""
 
 
 class SharePartitions:
@@ -48,6 +57,7 @@ class SharePartitions:
         partitions: PartitionTable,
         persister: Persister,
         dead_letters: DeadLetters,
+        archiving: Archiving,
         on_connection_closed: list[Callable[[int], None]],
     ) -> None:
         """`on_connection_closed` holds callbacks that are called with a connection's id."""
@@ -59,6 +69,7 @@ class SharePartitions:
         self._group_configs = configs
         self._persister = persister
         self.dead_letters = dead_letters
+        self._archiving = archiving
         self._on_connection_closed = on_connection_closed
         self._groups: dict[str, dict[tuple[UUID, int], ShareLeader]] = {}
         self._configs: dict[str, GroupConfig] = {}
@@ -80,6 +91,14 @@ class SharePartitions:
             if resource.type is ResourceType.GROUP:
                 for leader in tuple(self._groups.get(resource.name, {}).values()):
                     leader.settings_changed()
+
+    def run_reading(
+        self, partition: Partition, offset: int, read: Callable[[], LogRead]
+    ) -> asyncio.Future[LogRead]:
+        """In a thread. A bucket may take long: it must not hold up reads of the disk."""
+        if partition.is_below_log(offset):
+            return self._archiving.run_blocking(read)
+        return self.tasks.run_blocking(read)
 
     def config(self, group_id: str) -> GroupConfig:
         """The group's settings, cached until the metadata changes."""
@@ -119,6 +138,7 @@ class SharePartitions:
                 persister=self._persister,
                 group_config=self.config,
                 dead_letters=self.dead_letters,
+                archiving=self._archiving,
             )
             self._groups.setdefault(group_id, {})[topic_id, index] = leader
             leader.start()
