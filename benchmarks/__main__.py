@@ -52,6 +52,7 @@ EXTRA = (
     "tls",
     "cluster",
     "cold_reads",
+    "archive",
     "soak",
     "conditional",
     "metrics",

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from millstream.archive.channel import Message, receive, send
-from millstream.archive.child import file_fields, read_segments
-from millstream.archive.manifest import decode_manifest
+from millstream.archive.child import _extension, file_fields, read_segments
+from millstream.archive.manifest import ArchiveError, decode_manifest
 from millstream.archive.service import directory_of
 from millstream.errors import CorruptBatch
 from tests.archive.scenes import batches, new_manifest
@@ -66,11 +66,14 @@ def test_process_writes_and_reads_until_the_broker_is_gone(tmp_path: Path) -> No
                     "aborted": [],
                     "archived_ms": 0,
                     "last_epoch": 2,
+                    "schema": "json: id bigint",
+                    "registry": {},
                 },
                 [file.fileno()],
             )
         after = decode_manifest(written.fields["manifest"].encode(), "answer")
         assert (after.start_offset, after.end_offset) == (20, 100)
+        assert after.files[0].columns == "`id` bigint"
         read = {"do": "read", "directory": directory, "file": file_fields(after.files[0])}
         found = call(channel, {**read, "offset": 20, "max_bytes": 10**6})
         assert found.payload == batches(20, 100)
@@ -94,6 +97,15 @@ def test_errors_are_answers(tmp_path: Path) -> None:
         assert answer["kind"] == "failed"
         assert "archive" in answer["error"]
         assert "no_such" in call(channel, {"do": "no_such"}).fields["error"]
+
+
+def test_columns_that_are_not_known_name_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _extension("orders", "", {}) is None
+    with pytest.raises(ArchiveError, match=r"registry\.url is not set\. Without millstream"):
+        _extension("orders", "avro", {})
+    monkeypatch.setattr("millstream.archive.child.DECODERS", "millstream.no_such_module")
+    with pytest.raises(ArchiveError, match=r"pip install 'millstream\[query\]'"):
+        _extension("orders", "json: id bigint", {})
 
 
 def test_segments_are_read_in_whole_batches(

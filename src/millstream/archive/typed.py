@@ -104,7 +104,7 @@ def _values(array: pa.Array) -> Columns:
         offsets,
         b"" if data is None else data,  # type: ignore[arg-type]
     )
-    empty = bytearray()
+    empty: Any = b""
     nothing = BinaryBuffers(0, None, empty, empty)
     return Columns(len(array), empty, empty, empty, nothing, buffers, None, 0)
 

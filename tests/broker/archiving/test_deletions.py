@@ -8,17 +8,18 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
+from millstream.admin.topics import delete_topic
 from millstream.archive.deleting import MARKS, Mark, mark_topic, marked_topics
 from millstream.archive.manifest import ArchiveError
 from millstream.archive.places import open_place
 from millstream.broker.archiving.deletions import MARKS_KEPT_MS, RETRY_SECONDS, Deletions
 from millstream.broker.archiving.process import ArchiveProcess
 from millstream.broker.embedded import Broker
+from millstream.client.cluster import Cluster
 from millstream.coordination.cluster import ClusterImage
 from millstream.coordination.cluster_records import TopicRecord
+from millstream.errors import ApiError
 from millstream.testing.clock import ManualClock
 from tests.archive.scenes import TOPIC_ID, archived
 from tests.broker.archiving.scenes import (
@@ -30,15 +31,14 @@ from tests.broker.archiving.scenes import (
     produce,
     wait_until,
 )
-from tests.peers.patience import PATIENCE_SECONDS
 
 COUNT = 150
 OTHER_ID = UUID("0ace1f2e-2222-4222-8333-444455556666")
 
 
 def delete(broker: Broker, topic: str = "orders") -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.delete_topics([topic])[topic].result(PATIENCE_SECONDS)
+    with Cluster(broker.bootstrap_servers) as cluster:
+        delete_topic(cluster, topic)
 
 
 def files(archive: Path, topic: str = "orders") -> list[Path]:
@@ -165,14 +165,12 @@ def test_deletion_is_finished_by_the_next_start(
         wait_until(lambda: not files(archive))
 
 
-def test_topic_stays_if_its_archive_could_not_be_deleted_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_topic_stays_if_its_archive_could_not_be_deleted_later(tmp_path: Path) -> None:
     archive = tmp_path / "archive"
     with archiving_broker(tmp_path) as broker:
         fill(broker, archive)
         (archive / MARKS).write_text("no directory")
-        with pytest.raises(KafkaException, match=r"millstream\.archive\.keep\.on\.delete=true"):
+        with pytest.raises(ApiError, match=r"millstream\.archive\.keep\.on\.delete=true"):
             delete(broker)
         check_records(consume(broker, COUNT), 0, COUNT)
         (archive / MARKS).unlink()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from millstream.broker.coordinators.lag import Threat
+from millstream.broker.coordinators.lag import Threat, _lag
 from millstream.broker.replicas.partition import Partition
 from millstream.broker.replicas.pending import ACKS_ALL
 from millstream.broker.server import BrokerServer
 from millstream.coordination.cluster import OFFSETS_TOPIC
+from millstream.coordination.group_records import OffsetCommitKey
 from millstream.records.record import Record, encode_batch
 from millstream.storage.retention import apply_all
 from millstream.storage.steps import run_in_thread
@@ -145,3 +148,14 @@ def test_partitions_of_another_broker_are_compared_too(tmp_path: Path) -> None:
         assert await check(now_ms) == []  # known, and not new
 
     run_cluster(tmp_path, scenario, log_retention_hours=10)
+
+
+@pytest.mark.parametrize(("known_start", "lost"), [(0, 0), (None, 0), (4, 3)])
+def test_archived_records_are_not_lost(known_start: int | None, lost: int) -> None:
+    """Nor is it known what is, while the archive is not loaded."""
+    partition: Any = SimpleNamespace(
+        known_start_offset=known_start, log_start_offset=7, high_watermark=9
+    )
+    value: Any = SimpleNamespace(offset=1)
+    found = _lag(OffsetCommitKey("g", "orders", 0), value, partition)
+    assert (found.lost, found.log_end) == (lost, 9)

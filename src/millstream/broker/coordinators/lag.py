@@ -188,12 +188,13 @@ class GroupLag:
 
 
 def _lag(key: OffsetCommitKey, value: OffsetCommitValue, partition: Partition) -> PartitionLag:
+    start = partition.known_start_offset  # what is archived is not lost
     return PartitionLag(
         group_id=key.group_id,
         topic=key.topic,
         partition=key.partition,
         committed=value.offset,
-        log_start=partition.log_start_offset,
+        log_start=min(value.offset, partition.log_start_offset) if start is None else start,
         log_end=partition.high_watermark,
     )
 
