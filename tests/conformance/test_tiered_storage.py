@@ -80,9 +80,9 @@ def subject(
     server.stop()
 
 
-def tiered(subject: Any, topic: str) -> int:
+def tiered(subject: Any, topic: str, **config: object) -> int:
     """A topic of which most is remote only. Returns where the log on the broker starts."""
-    create(subject, topic)
+    create(subject, topic, **config)
     produce(subject, 0, COUNT, topic)
     keep_little(subject, topic)
     wait_until(lambda: subject.offset(EARLIEST_LOCAL, topic) > COUNT // 2)
@@ -115,7 +115,7 @@ def test_consumers_read_on_from_remote_to_local(subject: Any) -> None:
 
 
 def test_retention_of_all_of_it_reaches_what_is_remote(subject: Any) -> None:
-    tiered(subject, "retained")
+    tiered(subject, "retained", retention_bytes=5 * SEGMENT_BYTES)
     before = subject.files("retained")
     assert before
     alter(subject, "retained", retention_bytes=3 * SEGMENT_BYTES)

@@ -20,13 +20,15 @@ from tests.archive.test_manifest import entry
 class Segment(NamedTuple):
     base_offset: int
     size: int = 100
+    max_timestamp: int | None = None
 
 
+KEEPING = TopicConfig(retention_ms=-1)
 SEGMENTS = [Segment(10), Segment(20), Segment(30), Segment(40)]
 
 
 def upload(archived: int = 0, log_start: int = 10, limit: int = 1000) -> Upload | None:
-    return next_upload(SEGMENTS, archived=archived, log_start=log_start, limit=limit)
+    return next_upload(SEGMENTS, KEEPING, archived=archived, log_start=log_start, limit=limit)
 
 
 def test_closed_segments_are_archived_together() -> None:
@@ -36,7 +38,7 @@ def test_closed_segments_are_archived_together() -> None:
 
 
 def test_active_segment_is_not_archived() -> None:
-    assert next_upload([Segment(0)], archived=0, log_start=0, limit=1000) is None
+    assert next_upload([Segment(0)], KEEPING, archived=0, log_start=0, limit=1000) is None
 
 
 def test_unstable_records_are_not_archived() -> None:
@@ -53,11 +55,22 @@ def test_deleted_records_are_not_archived() -> None:
     assert upload(log_start=33) == (33, 40, (2,))
 
 
+def test_files_are_a_small_part_of_what_is_retained() -> None:
+    """They expire as a whole."""
+    wanted = {"archived": 0, "log_start": 0, "limit": 1000}
+    assert next_upload(SEGMENTS, TopicConfig(retention_bytes=2000), **wanted) == (0, 30, (0, 1))
+    compacted = TopicConfig(retention_bytes=2000, cleanup_policy=("compact",))
+    assert next_upload(SEGMENTS, compacted, **wanted) == (0, 40, (0, 1, 2))
+    timed = [Segment(10 * n, 100, time) for n, time in enumerate((0, 70, 101, None, 500))]
+    assert next_upload(timed, TopicConfig(retention_ms=1000), **wanted) == (0, 20, (0, 1))
+    assert next_upload(timed, KEEPING, **wanted) == (0, 40, (0, 1, 2, 3))
+
+
 def test_files_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "FILE_BYTES_MAX", 150)
     assert upload() == (10, 20, (0,))
     many = [Segment(offset, 0) for offset in range(200)]
-    found = next_upload(many, archived=0, log_start=0, limit=1000)
+    found = next_upload(many, KEEPING, archived=0, log_start=0, limit=1000)
     assert found is not None
     assert len(found.segments) == FILES_MAX
 

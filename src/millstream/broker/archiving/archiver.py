@@ -206,6 +206,7 @@ class Archiver:
         assert manifest is not None
         upload = next_upload(
             log.segments,
+            log.config,
             archived=manifest.end_offset if manifest.files else 0,
             log_start=log.log_start_offset,
             limit=min(log.flushed_offset, partition.last_stable_offset),

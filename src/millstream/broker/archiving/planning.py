@@ -11,7 +11,9 @@ from millstream.archive.manifest import NO_TIMESTAMP, ArchivedFile, Manifest
 from millstream.config.topic import TopicConfig
 
 # Of segments in one file. One segment may be larger.
-FILE_BYTES_MAX = 1024 * 1024 * 1024
+FILE_BYTES_MAX = 128 * 1024 * 1024
+# A file expires as a whole, so that it holds only a small part of what is retained.
+FILES_RETAINED_MIN = 10
 
 
 class SegmentLike(Protocol):
@@ -22,6 +24,10 @@ class SegmentLike(Protocol):
 
     @property
     def size(self) -> int: ...
+
+    @property
+    def max_timestamp(self) -> int | None:
+        """None: not known."""
 
 
 class Epochs(Protocol):
@@ -39,11 +45,19 @@ class Upload(NamedTuple):
 
 
 def next_upload(
-    segments: Sequence[SegmentLike], *, archived: int, log_start: int, limit: int
+    segments: Sequence[SegmentLike],
+    config: TopicConfig,
+    *,
+    archived: int,
+    log_start: int,
+    limit: int,
 ) -> Upload | None:
     """The closed segments to archive next, below the `limit`: what is not stable or not flushed
     may still change."""
     first = max(archived, log_start)
+    size_max = FILE_BYTES_MAX
+    if config.delete and config.retention_bytes >= 0:
+        size_max = min(size_max, config.retention_bytes // FILES_RETAINED_MIN)
     chosen: list[int] = []
     size = end = 0
     for number, (segment, following) in enumerate(pairwise(segments)):
@@ -51,12 +65,26 @@ def next_upload(
             continue
         if following.base_offset > limit:
             break
-        if chosen and (size + segment.size > FILE_BYTES_MAX or len(chosen) == FILES_MAX):
+        if chosen and (
+            size + segment.size > size_max
+            or len(chosen) == FILES_MAX
+            or _is_apart(segments[chosen[0]], segment, config)
+        ):
             break
         chosen.append(number)
         size += segment.size
         end = following.base_offset
     return Upload(first, end, tuple(chosen)) if chosen else None
+
+
+def _is_apart(one: SegmentLike, other: SegmentLike, config: TopicConfig) -> bool:
+    """Whether they expire at quite different times."""
+    if not config.delete or config.retention_ms < 0:
+        return False
+    earlier, later = one.max_timestamp, other.max_timestamp
+    if earlier is None or later is None:
+        return False
+    return abs(later - earlier) > config.retention_ms // FILES_RETAINED_MIN
 
 
 def find_divergence(
