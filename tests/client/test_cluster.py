@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -175,6 +176,25 @@ def test_cluster_rides_out_a_restart(tmp_path: Path) -> None:
             assert fetch(cluster, topic, 0) == [b"before"]
         finally:
             server.stop()
+
+
+def test_late_answer_is_not_taken_for_that_of_the_next_request(tmp_path: Path) -> None:
+    server = start_millstream(tmp_path / "data")
+    try:
+        with Cluster(server.bootstrap, timeout_seconds=PATIENCE_SECONDS) as cluster:
+            (broker_id,) = cluster.broker_ids()
+            connection = cluster.connection(broker_id)
+            cluster.timeout_seconds = 0.0  # gives up at once
+            connection._socket.settimeout(0.2)
+            server.process.send_signal(signal.SIGSTOP)
+            with pytest.raises(OSError, match="gave up"):
+                cluster.ask_broker(broker_id, "describe_log_dirs", {"topics": None})
+            server.process.send_signal(signal.SIGCONT)
+            cluster.timeout_seconds = PATIENCE_SECONDS
+            answer = cluster.ask_broker(broker_id, "list_groups", {})
+            assert list(answer.groups) == []
+    finally:
+        server.kill()
 
 
 def test_cluster_says_whom_it_could_not_reach() -> None:

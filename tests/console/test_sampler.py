@@ -110,7 +110,7 @@ def test_thread_fills_the_history_and_rates(broker: Broker) -> None:
 def test_thread_survives_a_broker_that_restarts() -> None:
     with Broker.start(in_process=False) as broker:
         servers = broker.bootstrap_servers
-        sampler = Sampler(lambda: Cluster(servers, timeout_seconds=0.2), interval_seconds=0.05)
+        sampler = Sampler(lambda: Cluster(servers, timeout_seconds=2.0), interval_seconds=0.05)
         sampler.start()
         try:
             wait_for(lambda: bool(sampler.rates))

@@ -277,11 +277,12 @@ class Cluster:
             except (OSError, ApiError) as error:
                 if isinstance(error, ApiError) and not error.code.retriable:
                     raise
+                # Before giving up, too: a late answer would be taken for that of the next request.
+                self._start_over(error)
                 if time.monotonic() + backoff > started + self.retry_seconds(error):
                     if isinstance(error, OSError):
                         raise _given_up(error, self.timeout_seconds) from error
                     raise
-                self._start_over(error)
             time.sleep(backoff)
             backoff = min(2 * backoff, BACKOFF_SECONDS_MAX)
 
