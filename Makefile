@@ -8,7 +8,7 @@ WATCHDOG := -o faulthandler_timeout=660 -o faulthandler_exit_on_timeout=true
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 
 .DEFAULT_GOAL := help
-.PHONY: help install system prepare demo test test-all lint format bench docs site release
+.PHONY: help install system prepare demo test test-all quick-tests all-tests lint format bench docs site release
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,10 +27,18 @@ demo: install  ## run the demo: pipelines survive kill -9, every order counts on
 prepare: install system  ## archive the classes that Spark loads, so that it starts faster
 	@-$(BIN)/millstream prepare
 
-test: install system prepare lint  ## lint and run the tests, without the slow ones
+# Linting takes minutes in a fresh clone, so it runs beside the tests. If either fails, make waits for
+# the other, and its last lines name what failed.
+test:  ## lint and run the tests, without the slow ones
+	@$(MAKE) --no-print-directory --jobs 2 lint quick-tests
+
+test-all:  ## run all tests, the conformance ones also against Apache Kafka
+	@$(MAKE) --no-print-directory --jobs 2 lint all-tests
+
+quick-tests: install system prepare
 	$(PYTEST) $(WATCHDOG) -m "not slow"
 
-test-all: install system prepare lint  ## run all tests, the conformance ones also against Apache Kafka
+all-tests: install system prepare
 	$(PYTEST) --peer kafka --hypothesis-profile exploring
 
 lint: install  ## ruff, mypy --strict, import-linter
