@@ -11,17 +11,18 @@ from hypothesis import HealthCheck, settings
 
 from millstream.testing.zookeeper import ZooKeeperProcess
 from tests.conformance.differences import DIFFERENCES
+from tests.drawing import EXPLORING, draws
 from tests.peers.cache import PeerMissing
 from tests.peers.opensearch import OpenSearchServer, running_opensearch
 from tests.peers.redis import RedisServer, running_redis
 from tests.peers.zookeeper import running_zookeeper
 
 # An example may take as long as a busy machine makes it: no test asserts a time. Examples are the
-# same in every run, so that a failure is one of the change that it is seen with; other ones are
-# drawn with `--hypothesis-profile exploring`, as `make test-all` does.
+# same in every run, so that a failure is one of the change that it is seen with; others, and more
+# of them, are drawn with `--hypothesis-profile exploring`, as `make test-all` does.
 PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("exploring", **PATIENT)
-settings.register_profile("patient", **PATIENT, derandomize=True)
+settings.register_profile(EXPLORING, **PATIENT)
+settings.register_profile("patient", **PATIENT, derandomize=True, max_examples=draws(100))
 settings.load_profile("patient")
 
 # Where a shell starts the tests in the background, interrupts are ignored, and by all that they
@@ -42,6 +43,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the pictures of the console to docs/images (tests/console/test_pictures.py)",
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`slow_with("postgres")`: with that parameter the test is slow."""
+    for item in items:
+        names = {it for mark in item.iter_markers("slow_with") for it in mark.args}
+        parameters = item.name.partition("[")[2].removesuffix("]")
+        if any(f"-{name}-" in f"-{parameters}-" for name in names):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

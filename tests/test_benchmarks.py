@@ -1,10 +1,11 @@
 """Benchmarks must not rot: each runs here on small sizes. What they measure is not asserted.
 
-Those that take long, as do all that start Spark or several servers, run in `make test-all`.
+Most of them run in `make test-all`: `make test` runs a few, and imports all.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -12,36 +13,26 @@ from pathlib import Path
 
 import pytest
 from benchmarks import bench_latency
-from benchmarks.__main__ import DEFAULT, EXTRA
+from benchmarks.__main__ import DEFAULT, EXTRA, _parser
 from benchmarks.measurement import Measurement
 
 ROOT = Path(__file__).resolve().parent.parent
-LONG = (
-    "analytics",
-    "capture",
-    "capture_topics",
-    "cluster",
-    "console_pages",
-    "footprint",
-    "metrics",
-    "query",
-    "rpc",
-    "quotas",
-    "sinks",
-    "soak",
-    "workers",
-)
-
-
-def is_long(name: str) -> bool:
-    source = (ROOT / f"benchmarks/bench_{name}.py").read_text()
-    return name in LONG or "from benchmarks.spark import" in source
-
-
+ALWAYS_RUN = {"authentication", "latency", "slow_clients"}
+NAMES = (*DEFAULT, *EXTRA)
 BENCHMARKS = [
-    pytest.param(name, marks=pytest.mark.slow) if is_long(name) else name
-    for name in (*DEFAULT, *EXTRA)
+    name if name in ALWAYS_RUN else pytest.param(name, marks=pytest.mark.slow) for name in NAMES
 ]
+
+
+def test_every_benchmark_can_be_run() -> None:
+    """Each can be imported, and the command line accepts the names of those that it runs."""
+    modules = {
+        path.stem.removeprefix("bench_"): importlib.import_module(f"benchmarks.{path.stem}")
+        for path in ROOT.glob("benchmarks/bench_*.py")
+    }
+    assert all(callable(modules[name].run) for name in NAMES)
+    assert _parser().parse_args([*NAMES, "--quick", "--alone"]).names == list(NAMES)
+    assert set(NAMES) >= ALWAYS_RUN
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)

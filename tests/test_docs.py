@@ -45,9 +45,28 @@ def page_run(page: Path, tmp_path: Path) -> Iterator[PageRun]:
         server.stop()
 
 
-def long_on_spark(paths: list[Path]) -> list[Any]:
-    """Those that start Spark, several times some of them, are for `make test-all`."""
+def with_long_ones_marked(paths: list[Path]) -> list[Any]:
+    """Those that start Spark or many processes are for `make test-all`."""
     slow = {
+        "archive.md",
+        "checking.md",
+        "derived.md",
+        "derived.py",
+        "embedded.md",
+        "event-sourcing.md",
+        "exactly-once.md",
+        "excision.md",
+        "groups.md",
+        "groups.py",
+        "joins.md",
+        "operating.md",
+        "paused_receiver.py",
+        "queries.md",
+        "queues.md",
+        "quotas.md",
+        "replay.md",
+        "security.md",
+        "slow_consumers.py",
         "analytics.md",
         "analytics.py",
         "avro.md",
@@ -73,7 +92,7 @@ def long_on_spark(paths: list[Path]) -> list[Any]:
     return [pytest.param(it, marks=marks) if it.name in slow else it for it in paths]
 
 
-@pytest.mark.parametrize("page", long_on_spark(PAGES), ids=name_of)
+@pytest.mark.parametrize("page", with_long_ones_marked(PAGES), ids=name_of)
 def test_page_does_what_it_says(page: Path, page_run: PageRun) -> None:
     for block in blocks_of(page):
         assert block.language in LANGUAGES, f"{name_of(page)}:{block.line}"
@@ -109,7 +128,7 @@ def arguments_of(example: Path) -> list[Path]:
         pytest.skip(str(missing))
 
 
-@pytest.mark.parametrize("example", long_on_spark(EXAMPLES), ids=name_of)
+@pytest.mark.parametrize("example", with_long_ones_marked(EXAMPLES), ids=name_of)
 def test_example_runs(example: Path) -> None:
     as_test = example.name.startswith("test_")
     runner = ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if as_test else []

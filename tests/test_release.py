@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 from tools.release import ReleaseError
 from tools.release.building import build_sdist, copy_tree
-from tools.release.checks import check_sdist, check_wheel, library_problem, tracked_files
+from tools.release.checks import (
+    NOT_IN_SDIST,
+    check_sdist,
+    check_wheel,
+    is_licence,
+    library_problem,
+    tracked_files,
+)
 from tools.release.pythons import find_pythons, version_of
 from tools.release.trying import try_readme
 from tools.release.versions import is_released, unreleased, with_section, with_version
@@ -25,6 +32,30 @@ CHANGELOG = "# Changelog\n\n## Unreleased\n\n- Something.\n\n## 0.9.0 - 2026-01-
 COMPILED = re.compile(r"\[\[tool\.setuptools\.ext-modules\]\]\n.*?\n(?=\n)", re.DOTALL)
 
 
+def test_every_file_has_its_place_in_sdist_and_wheel() -> None:
+    """By what pyproject.toml and MANIFEST.in say; the slow test below builds both."""
+    tracked = tracked_files(ROOT)
+    manifest = (ROOT / "MANIFEST.in").read_text(encoding="utf-8").splitlines()
+    words = [line.split() for line in manifest if not line.startswith("#")]
+    grafted = tuple(f"{it[1]}/" for it in words if it[0] == "graft")
+    included = {name for it in words if it[0] == "include" for name in it[1:]}
+    included |= {"LICENSE", "MANIFEST.in", "README.md", "pyproject.toml"}
+    apart = grafted + NOT_IN_SDIST
+    assert [it for it in tracked if not it.startswith(apart) and it not in included] == []
+
+    package = ROOT / "src" / "millstream"
+    patterns = tomllib.loads(PROJECT)["tool"]["setuptools"]["package-data"]["millstream"]
+    listed = {
+        it for one in patterns for it in package.glob(f"{one}/*" if one.endswith("**") else one)
+    }
+    inside = [ROOT / it for it in tracked if it.startswith("src/millstream/")]
+    data = [it for it in inside if it.suffix != ".py" and not is_licence(it.name)]
+    assert [it for it in data if it not in listed] == []
+    modules = [it for it in inside if it.suffix == ".py"]
+    assert [it for it in modules if not (it.parent / "__init__.py").exists()] == []
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_sdist_and_wheel_are_complete_and_the_installed_package_works(tmp_path: Path) -> None:
     """The wheel takes the extensions that the development environment has compiled, and finds its

@@ -8,14 +8,19 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from markdown.extensions.toc import slugify
 from tools.site import pages
 
 ROOT = Path(__file__).resolve().parent.parent
+FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 API = ROOT / "docs" / "reference" / "api"
 LOADING = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "srcset"}
 
@@ -52,6 +57,54 @@ def build(directory: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def read(file: str) -> str:
+    return (ROOT / file).read_text(encoding="utf-8")
+
+
+def repository_pages() -> list[str]:
+    return [path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob("docs/**/*.md"))]
+
+
+def entries(navigation: Any) -> Iterator[str]:
+    if isinstance(navigation, str):
+        yield navigation
+    else:
+        for it in navigation.values() if isinstance(navigation, dict) else navigation:
+            yield from entries(it)
+
+
+def test_navigation_and_links_lead_to_pages_that_can_be_made() -> None:
+    """What a build would refuse, as far as it can be seen without one."""
+    outside = pages.outside_files(repository_pages(), read)
+    files = [*repository_pages(), *outside]
+    made = {pages.site_path(file) for file in files}
+    assert [it for it in entries(pages.navigation(read)) if it not in made] == []
+    for file in files:
+        if file.endswith(".md"):
+            assert pages.for_site(read(file), file)
+
+
+def test_anchors_of_links_exist() -> None:
+    texts = {file: FENCE.sub("", read(file)) for file in repository_pages()}
+    anchors = {
+        file: {slugify(heading, "-") for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+        for file, text in texts.items()
+    }
+    broken = []
+    for file, text in texts.items():
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)\s#]*)#([^)\s]+)\)", text):
+            named = os.path.normpath(Path(file).parent / target) if target else file
+            if anchor not in anchors.get(named, {anchor}):
+                broken.append(f"{file}: {target}#{anchor}")
+    assert broken == []
+
+
+def test_documented_names_exist() -> None:
+    for name in directives():
+        assert resolve_name(name) is not None
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_site_builds_without_warnings_and_is_complete(tmp_path: Path) -> None:
     build(tmp_path)

@@ -29,7 +29,7 @@ def bootstrap_servers(
     start = start_millstream if request.param == "millstream" else start_kafka
     server = start(directory, SETTINGS)
     yield server.bootstrap
-    server.stop()
+    server.kill()  # nothing of it is needed, and a clean stop flushes all that was written
 
 
 @pytest.fixture

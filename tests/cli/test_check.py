@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from millstream.testing.histories import History, Kind, Operation, Read, Send
@@ -35,6 +36,7 @@ def test_check_finds_no_anomalies_and_leaves_no_topics(
     assert again.out == outcome.out
 
 
+@pytest.mark.slow
 def test_check_without_transactions_has_none(cli: Run) -> None:
     outcome = cli("check", "--seconds", "1", "--no-transactions", "--classic-only")
     assert outcome.exit_code == 0, outcome.out + outcome.err

@@ -102,6 +102,7 @@ QUICK = {
 }
 
 
+@pytest.mark.slow_with("kafka-python")
 @pytest.mark.parametrize("client", client_parameters(*GROUP_CLIENTS), indirect=True)
 def test_client_shares_a_topic_within_a_group_and_takes_over_when_a_member_leaves(
     broker: BrokerUnderTest, client: Any
@@ -118,6 +119,7 @@ def test_client_shares_a_topic_within_a_group_and_takes_over_when_a_member_leave
             warnings.warn(f"{client.name} tries again: {error}", stacklevel=1)
 
 
+@pytest.mark.slow_with("java")
 @pytest.mark.parametrize(
     "client", client_parameters("confluent", "java", "franz-go"), indirect=True
 )

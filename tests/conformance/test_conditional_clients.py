@@ -37,6 +37,7 @@ def new_topic(broker: Broker, name: str) -> str:
     return name
 
 
+@pytest.mark.slow
 @pytest.mark.java
 def test_java_producers_get_the_reason_and_go_on(broker: Broker) -> None:
     for kind in KINDS:

@@ -154,6 +154,7 @@ def test_static_member_is_fenced_by_its_double(broker: BrokerUnderTest, protocol
     new.consumer.close()
 
 
+@pytest.mark.slow_with("consumer")
 @both_protocols
 def test_pattern_subscription_follows_new_topics(broker: BrokerUnderTest, protocol: str) -> None:
     prefix = unique("pattern")
@@ -311,6 +312,7 @@ def test_group_moves_from_the_classic_to_the_consumer_protocol_and_back(
     classic.consumer.close()
 
 
+@pytest.mark.slow_with("consumer")
 @both_protocols
 def test_member_that_polls_too_rarely_is_taken_out(broker: BrokerUnderTest, protocol: str) -> None:
     topic = broker.create_topic()

@@ -305,6 +305,7 @@ def check_contents(server: Server) -> None:
     assert settings["retention.ms"].value == "-1"
 
 
+@pytest.mark.slow
 def test_apache_kafka_serves_a_data_directory_of_ours_and_gives_it_back(
     data: Path, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ def values(records: list[Delivered]) -> list[str]:
     return [record.value for record in records]
 
 
+@pytest.mark.slow_with("java")
 @clients()
 def test_client_accepts_implicitly_what_it_polled_before(
     own_broker: BrokerUnderTest, client: str
@@ -87,6 +88,7 @@ def test_client_accepts_releases_and_rejects(own_broker: BrokerUnderTest, client
         assert values(consumer.receive()) == ["the end"]
 
 
+@pytest.mark.slow_with("java")
 @clients()
 def test_client_sees_deliveries_counted_up_to_the_limit(
     own_broker: BrokerUnderTest, client: str
@@ -115,6 +117,7 @@ def test_client_s_records_come_again_after_kill_9(own_broker: BrokerUnderTest, c
     assert again == [Delivered(0, number, str(number), 2) for number in range(5)]
 
 
+@pytest.mark.slow_with("java")
 @clients()
 def test_client_is_refused_when_its_lock_has_run_out(
     own_broker: BrokerUnderTest, client: str
@@ -136,6 +139,7 @@ def test_client_is_refused_when_its_lock_has_run_out(
             assert other.commit() in ({}, {0: None})
 
 
+@pytest.mark.slow_with("java")
 @clients("java", "franz-go")
 def test_client_renews_its_lock(own_broker: BrokerUnderTest, client: str) -> None:
     queue = Queue(own_broker, share_record_lock_duration_ms=5_000)
@@ -154,6 +158,7 @@ def test_client_renews_its_lock(own_broker: BrokerUnderTest, client: str) -> Non
         assert consumer.commit() == {0: None}
 
 
+@pytest.mark.slow_with("java")
 @clients("java", "franz-go")
 def test_client_keeps_to_its_record_limit(own_broker: BrokerUnderTest, client: str) -> None:
     """Records of one batch of the log go to two consumers; one may fetch ahead of its polls."""
@@ -230,6 +235,7 @@ def process_one(consumer: ShareConsumer) -> str:
     return record.value
 
 
+@pytest.mark.slow_with("java")
 @clients()
 def test_client_shares_a_partition_with_others(own_broker: BrokerUnderTest, client: str) -> None:
     """Each record goes to one of them, whatever language they speak."""
@@ -279,6 +285,7 @@ def test_console_share_consumer_rejects_and_releases(
     assert console() == [f"Delivery:1\t{number}" for number in range(5, 10)]
 
 
+@pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.parametrize(
     "mode", ["auto", *(pytest.param(it, marks=pytest.mark.slow) for it in ("sync", "async"))]
@@ -303,6 +310,7 @@ def test_verifiable_share_consumer_reads_everything(own_broker: BrokerUnderTest,
     assert counts == {"records_consumed": 100, "offsets_acknowledged": 100}, result
 
 
+@pytest.mark.slow
 @pytest.mark.java
 def test_share_consumer_performance_runs_to_its_end(
     own_broker: BrokerUnderTest, tools: ToolRunner

@@ -114,6 +114,7 @@ def test_transactions_of_a_deleted_topic_do_not_affect_the_new_one(
     assert records == [Delivered(0, number, "committed", 1) for number in range(3)]
 
 
+@pytest.mark.slow_with("java")
 def test_member_that_was_away_for_longer_than_its_session_returns(
     own_broker: BrokerUnderTest, client: str
 ) -> None:

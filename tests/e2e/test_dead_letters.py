@@ -86,6 +86,7 @@ def test_rejected_and_hopeless_records_become_letters(broker: BrokerUnderTest) -
         assert about.items() >= (place | told).items()
 
 
+@pytest.mark.slow_with("False")
 @pytest.mark.parametrize("has_letters", [True, False])
 def test_records_that_the_disk_damaged_are_given_up_and_stop_nobody(
     broker: BrokerUnderTest, *, has_letters: bool

@@ -58,6 +58,7 @@ def restartable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rest
     made.server.kill()
 
 
+@pytest.mark.slow_with("stopped")
 def test_topics_with_ids_partitions_and_settings_survive(restartable: Restartable) -> None:
     admin = restartable.admin
     topics = [NewTopic("kept", 2, 1, config={"retention.ms": "1234567"}), NewTopic("dropped", 1, 1)]
@@ -81,6 +82,7 @@ def test_topics_with_ids_partitions_and_settings_survive(restartable: Restartabl
     assert settings["max.message.bytes"].value == "5000"
 
 
+@pytest.mark.slow_with("stopped")
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_group_goes_on_where_it_was(restartable: Restartable, protocol: str) -> None:
     """The member stays connected: after the restart it reads on, and reads nothing twice."""
@@ -115,6 +117,7 @@ def committed(bootstrap: str) -> int:
     return sum(max(position.offset, 0) for position in positions)
 
 
+@pytest.mark.slow_with("stopped")
 def test_idempotent_producer_goes_on_and_a_repeated_batch_is_known(
     restartable: Restartable,
 ) -> None:
@@ -158,6 +161,7 @@ def leader_epoch(bootstrap: str) -> int:
     return int(topic.partitions[0].leader_epoch)
 
 
+@pytest.mark.slow_with("stopped")
 def test_deleted_records_stay_deleted_and_big_logs_come_back(restartable: Restartable) -> None:
     topic = NewTopic("t", 1, 1, config={"segment.bytes": "1048576"})
     restartable.admin.create_topics([topic])["t"].result(PATIENCE_SECONDS)

@@ -227,6 +227,7 @@ def outcome(bootstrap: str, topic: str) -> str:
     return only
 
 
+@pytest.mark.slow
 def test_policy_applies_with_workers(tmp_path: Path) -> None:
     """A group's coordinator is one worker, and the leader of a partition may be the other one."""
     server = start_workers(tmp_path / "data", 2, SETTINGS)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from millstream.events import Aggregate, Event
 from millstream.events.trial import try_concurrently
+from tests.drawing import draws
 from tests.events.seats import Command, Seat, claim, decide, evolve, give_back, seat
 
 people = st.sampled_from(["ada", "bob", "cy"])
@@ -18,7 +19,7 @@ commands = st.lists(st.tuples(st.sampled_from(["1", "2"]), one), max_size=6)
 
 
 @given(st.integers(0, 10**6), commands)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=draws(50), deadline=None)
 def test_any_order_of_commands_keeps_a_seat_with_one_holder(
     seed: int, offered: list[tuple[str, Command]]
 ) -> None:

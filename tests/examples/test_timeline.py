@@ -9,6 +9,8 @@ from examples.timeline import Recomputation, Timeline, main
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.drawing import draws
+
 PEOPLE = st.sampled_from(["ann", "bea", "carl"])
 IDS = st.integers(1, 3)
 EVENTS = st.one_of(
@@ -24,7 +26,7 @@ EVENTS = st.one_of(
 )
 
 
-@settings(max_examples=20)
+@settings(max_examples=draws(20))
 @given(st.lists(EVENTS, max_size=20))
 def test_timeline_equals_its_recomputation_after_each_event(
     events: list[tuple[str, dict[str, Any]]],

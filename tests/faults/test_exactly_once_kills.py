@@ -298,6 +298,7 @@ def test_pipeline_is_exact_when_killed_at_random_moments(
         it.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_pipeline_is_exact_when_transactions_time_out_and_their_heir_is_killed(
     request: pytest.FixtureRequest, server: Server, tmp_path: Path, pipeline: str

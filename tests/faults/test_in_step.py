@@ -53,6 +53,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_derived_systems_equal_the_database_after_crashes(
     tmp_path: Path, database: PostgresServer, cache: RedisServer

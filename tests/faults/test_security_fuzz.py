@@ -196,6 +196,7 @@ def memory_bytes(secured: Secured) -> int:
     return int(psutil.Process(secured.server.process.pid).memory_info().rss)
 
 
+@pytest.mark.slow
 def test_hundreds_of_half_open_connections(secured: Secured, neighbour: SecuredWire) -> None:
     """Each says a little and waits. Others are served, memory is bounded, and they are put out."""
     before = memory_bytes(secured)
@@ -235,6 +236,7 @@ def test_slow_token_is_cut_off(secured: Secured, neighbour: SecuredWire) -> None
         assert is_served(neighbour)
 
 
+@pytest.mark.slow
 def test_memory_after_many_failures(secured: Secured) -> None:
     """Large tokens, and names of users nobody has, leave nothing behind."""
 

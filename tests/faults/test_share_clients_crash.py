@@ -153,6 +153,7 @@ def test_share_consumers_lose_nothing_and_see_nothing_again(broker: BrokerUnderT
     assert not lost, f"{len(lost)} records were never processed: {sorted(lost)[:10]}"
 
 
+@pytest.mark.slow
 def test_delayed_record_waits_through_kill_9_while_100_000_flow_past_it(
     broker: BrokerUnderTest,
 ) -> None:

@@ -47,6 +47,7 @@ def run_script(tmp_path: Path, text: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_script_that_imports_pipelines_finds_the_source(tmp_path: Path) -> None:
     found = run_script(tmp_path, f"import millstream.pipelines\n{MAKE_SESSION}{READ}")
     assert found.split()[:2] == ["key", "value"]

@@ -26,9 +26,10 @@ from millstream.pipelines.windows.sessions import RevisedSessions
 from millstream.pipelines.windows.sliding import SlidingWindow
 from millstream.testing.streams import Disorder, Source, check_operator, moments
 from millstream.testing.streams.inputs import BEGIN
+from tests.drawing import draws
 
 SEED = 1
-EXAMPLES = 25
+EXAMPLES = draws(25)
 SECOND_US = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")
 TIMES = moments("3 minutes", "5 seconds")

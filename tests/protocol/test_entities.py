@@ -12,6 +12,7 @@ from kio.schema.index import api_key_map
 
 from millstream.errors import ProtocolError
 from millstream.protocol.entities import TOO_SHORT, make_reader
+from tests.drawing import draws
 from tests.peers.wire import encode, entity_class
 from tests.protocol.kio_entities import entities
 
@@ -34,7 +35,7 @@ def test_reader_reads_what_kio_writes(api: str, data: st.DataObject) -> None:
     assert make_reader(cls)(body, 0) == (entity, len(body))
 
 
-@settings(max_examples=200)
+@settings(max_examples=draws(200))
 @given(api=st.sampled_from(APIS), body=st.binary(max_size=200), data=st.data())
 def test_reader_reads_or_refuses_any_bytes(api: str, body: bytes, data: st.DataObject) -> None:
     cls = entity_class(api, data.draw(st.sampled_from(versions_of(api))), "request")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from millstream.errors import ErrorCode, ProtocolError
 from millstream.protocol import fetch
+from tests.drawing import draws
 from tests.protocol.kio_messages import kio_request, kio_response
 
 VERSIONS = range(4, 19)
@@ -79,7 +80,7 @@ results = st.builds(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=20)
+@settings(max_examples=draws(20))
 @given(fields=requests)
 def test_request_is_read_as_kio_writes_it(version: int, fields: dict[str, Any]) -> None:
     request = fetch.decode_fetch_request(kio_request("fetch", version, fields), version)
@@ -103,7 +104,7 @@ def test_request_is_read_as_kio_writes_it(version: int, fields: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("version", range(15, 19))
-@settings(max_examples=20)
+@settings(max_examples=draws(20))
 @given(fields=requests, topic_id=st.uuids(), partition=partitions)
 def test_request_for_one_partition_is_decoded_as_any_other(
     version: int, fields: dict[str, Any], topic_id: Any, partition: dict[str, Any]
@@ -132,7 +133,7 @@ def _wanted(fields: dict[str, Any], version: int) -> fetch.FetchPartition:
 
 
 @pytest.mark.parametrize("version", range(13, 19))
-@settings(max_examples=20)
+@settings(max_examples=draws(20))
 @given(topic_id=st.uuids(), result=results, error=st.sampled_from(ErrorCode), session_id=INT32)
 def test_response_with_one_partition_is_read_by_kio_as_it_was_meant(
     version: int, topic_id: Any, result: fetch.FetchedPartition, error: ErrorCode, session_id: int
@@ -148,7 +149,7 @@ def test_response_with_one_partition_is_read_by_kio_as_it_was_meant(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=20)
+@settings(max_examples=draws(20))
 @given(
     topics=st.lists(st.tuples(NAMES, st.uuids(), st.lists(results, max_size=3)), max_size=3),
     error=st.sampled_from(ErrorCode),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from millstream.errors import ErrorCode, ProtocolError
 from millstream.protocol import metadata
+from tests.drawing import draws
 from tests.protocol.kio_messages import kio_request, kio_response
 
 VERSIONS = range(14)
@@ -72,7 +73,7 @@ responses = st.builds(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=20)
+@settings(max_examples=draws(20))
 @given(fields=requests)
 def test_request_is_read_as_kio_writes_it(version: int, fields: dict[str, Any]) -> None:
     if version == 0 and fields["topics"] is None:
@@ -95,7 +96,7 @@ def test_request_is_read_as_kio_writes_it(version: int, fields: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=20)
+@settings(max_examples=draws(20))
 @given(meant=responses)
 def test_response_is_read_by_kio_as_it_was_meant(
     version: int, meant: metadata.MetadataResponse

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from millstream.errors import ErrorCode, ProtocolError
 from millstream.protocol import produce
 from millstream.protocol.wire import write_nullable_string
+from tests.drawing import draws
 from tests.protocol.kio_messages import kio_request, kio_response
 
 VERSIONS = range(3, 14)
@@ -59,7 +60,7 @@ results = st.builds(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=20)
+@settings(max_examples=draws(20))
 @given(fields=requests)
 def test_request_is_read_as_kio_writes_it(version: int, fields: dict[str, Any]) -> None:
     request = produce.decode_produce_request(kio_request("produce", version, fields), version)
@@ -73,7 +74,7 @@ def test_request_is_read_as_kio_writes_it(version: int, fields: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=20)
+@settings(max_examples=draws(20))
 @given(topics=st.lists(st.tuples(NAMES, st.uuids(), st.lists(results, max_size=3)), max_size=3))
 def test_response_is_read_by_kio_as_it_was_meant(
     version: int, topics: list[tuple[str, UUID, list[produce.ProducedPartition]]]

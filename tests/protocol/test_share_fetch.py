@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from millstream.errors import ErrorCode, ProtocolError
 from millstream.protocol import share_fetch
+from tests.drawing import draws
 from tests.protocol.kio_messages import kio_request, kio_response
 
 VERSIONS = (1, 2)
@@ -67,7 +68,7 @@ requests = st.fixed_dictionaries(
 
 @pytest.mark.parametrize("version", VERSIONS)
 @given(fields=requests)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 def test_share_fetch_request_is_read_like_kio(version: int, fields: dict[str, Any]) -> None:
     request = share_fetch.decode_share_fetch_request(
         kio_request("share_fetch", version, fields), version
@@ -110,7 +111,7 @@ def test_share_fetch_request_is_read_like_kio(version: int, fields: dict[str, An
 
 @pytest.mark.parametrize("version", VERSIONS)
 @given(fields=requests, cut=st.integers(0, 200), noise=st.binary(max_size=5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 def test_share_fetch_request_that_is_none_is_refused(
     version: int, fields: dict[str, Any], cut: int, noise: bytes
 ) -> None:
@@ -137,7 +138,7 @@ partitions = st.builds(
     answers=st.lists(st.tuples(st.uuids(), st.lists(partitions, max_size=3)), max_size=3),
     lock_duration_ms=st.integers(0, 3_600_000),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 def test_share_fetch_response_is_read_by_kio(
     version: int,
     answers: list[tuple[Any, list[share_fetch.SharedPartition]]],

@@ -43,6 +43,7 @@ from millstream.records.record import (
     decode_records,
     encode_batch,
 )
+from tests.drawing import draws
 from tests.records.test_record import records
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -91,7 +92,7 @@ def test_check_finds_null_keys_and_timestamps_out_of_range(
 
 
 @given(records(), st.data())
-@settings(max_examples=300)
+@settings(max_examples=draws(300))
 def test_check_agrees_with_plain_python_on_mutated_bytes(
     made: list[Record], data: st.DataObject
 ) -> None:
@@ -111,7 +112,7 @@ def test_check_agrees_with_plain_python_on_mutated_bytes(
 
 
 @given(st.binary(max_size=120), st.integers(0, 20))
-@settings(max_examples=500)
+@settings(max_examples=draws(500))
 def test_check_agrees_with_plain_python_on_random_bytes(section: bytes, count: int) -> None:
     header = parse_header(encode_batch([Record(0, 0, None, None)]))
     header = header._replace(record_count=count, last_offset_delta=max(count - 1, 0))
@@ -464,7 +465,7 @@ def test_opened_records_are_filtered_like_batches(made: list[Record]) -> None:
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=300)
+@settings(max_examples=draws(300))
 def test_walks_over_batches_survive_any_bytes(data: bytes) -> None:
     offset_map = OffsetMap(MAP_BYTES)
     for walk in (

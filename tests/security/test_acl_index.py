@@ -16,6 +16,7 @@ from millstream.security.acls import (
     Permission,
     ResourceType,
 )
+from tests.drawing import draws
 
 TOPIC = ResourceType.TOPIC
 ALLOW, DENY = Permission.ALLOW, Permission.DENY
@@ -56,7 +57,7 @@ def scan(
     return any(it.permission == ALLOW and it.operation in sufficient for it in mine)
 
 
-@settings(max_examples=300)
+@settings(max_examples=draws(300))
 @given(
     st.lists(entries, max_size=12),
     st.sampled_from(["User:a", "User:b", "User:c"]),

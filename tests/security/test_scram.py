@@ -25,6 +25,7 @@ from millstream.security.scram import (
     salt_password,
     unknown_credential,
 )
+from tests.drawing import draws
 
 SECRET = b"of this cluster"
 MECHANISMS = pytest.mark.parametrize("mechanism", BY_NAME.values(), ids=list(BY_NAME))
@@ -233,7 +234,7 @@ def test_proof_cannot_be_used_twice() -> None:
         replayed.respond(final)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(200), deadline=None)
 @given(tokens=st.lists(st.binary(max_size=60) | st.from_regex(rb"[nyp]=?,.*r=.*"), max_size=3))
 def test_any_other_bytes_fail_cleanly(tokens: list[bytes]) -> None:
     exchange = begin()

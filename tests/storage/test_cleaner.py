@@ -25,6 +25,7 @@ from millstream.storage.index import OffsetIndex, TimeIndex
 from millstream.storage.log import Log
 from millstream.storage.segment import Segment
 from millstream.storage.transactions import AbortedTransaction
+from tests.drawing import draws
 from tests.storage.cleaning import (
     DAY_MS,
     CompactedStore,
@@ -547,7 +548,7 @@ CODECS = st.lists(st.sampled_from(Compression), min_size=1, max_size=3)
 
 
 @given(batches=BATCHES, codecs=CODECS, seed=st.integers(0, 2**32), cut=st.integers(1, 200))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 def test_crash_at_any_operation_of_a_cleaning_leaves_a_readable_log(
     batches: list[list[Write]], codecs: list[Compression], seed: int, cut: int
 ) -> None:

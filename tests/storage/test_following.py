@@ -15,6 +15,7 @@ from millstream.records.record import ControlType, Record, encode_batch, encode_
 from millstream.storage import lookup
 from millstream.storage.following import append_fetched, check_fetched
 from millstream.storage.log import Log
+from tests.drawing import draws
 from tests.storage.store import Store, make_batch, read_all, truncate_to
 from tests.storage.versioned import VersionedStore
 
@@ -114,7 +115,7 @@ writes = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(writes, st.integers(1, 900), st.integers(0, 80), st.integers(120, 900), st.data())
 def test_follower_is_equal_to_its_leader_whatever_an_answer_holds(
     history: list[tuple[str, int, int]],

@@ -243,6 +243,7 @@ def test_snapshot_inside_a_sealed_segment_opens_no_transaction() -> None:
     assert not store.files("00000000000000000007.snapshot")
 
 
+@pytest.mark.slow
 def test_crash_at_every_operation_of_the_cleanings_opens_no_transaction() -> None:
     operations = 0
     while True:

@@ -16,6 +16,7 @@ from millstream.storage import version_replay
 from millstream.storage.filesystem import write_file
 from millstream.storage.steps import run_here
 from millstream.storage.version_replay import build_versions, needs_snapshot, save_versions
+from tests.drawing import draws
 from tests.storage.cleaning import DAY_MS, MortalFileSystem, PowerCut
 from tests.storage.store import apply_retention, truncate_to
 from tests.storage.versioned import CODECS, VersionedStore, conditional, versioned_batch
@@ -379,7 +380,7 @@ class Lifetimes(RuleBasedStateMachine):
 
 
 Lifetimes.TestCase.settings = settings(
-    max_examples=40,
+    max_examples=draws(40),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),

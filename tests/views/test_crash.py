@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from millstream.views import open_views
 from tests.pipelines.stores.conftest import Database
 from tests.views.conftest import Shop
@@ -35,6 +37,7 @@ def write_forever(url: str) -> None:
             print(shop.batch_id, flush=True)
 
 
+@pytest.mark.slow_with("postgres")
 def test_killed_writer_leaves_whole_batches(database: Database) -> None:
     rng = random.Random(1)
     code = f"from tests.views.test_crash import write_forever; write_forever({database.url!r})"

@@ -335,6 +335,7 @@ def kill_everywhere(database: Database, end: Path, first: int, every: int) -> in
     raise AssertionError
 
 
+@pytest.mark.slow_with("postgres")
 def test_build_killed_before_some_statements(database: Database, tmp_path: Path) -> None:
     every = 31
     assert kill_everywhere(database, tmp_path / "end", 1, every) > 2

@@ -117,6 +117,7 @@ BAD_REQUESTS: list[tuple[str, Any, int, str]] = [
 ]
 
 
+@pytest.mark.slow_with("postgres")
 def test_bad_requests_say_what_is_wrong(shop: Shop, server: ViewServer) -> None:
     shop.spend(ada=1)
     for path, body, status, words in BAD_REQUESTS:
@@ -245,6 +246,7 @@ def test_changes_are_sent_as_batches_are_written(shop: Shop, server: ViewServer)
     connection.close()
 
 
+@pytest.mark.slow_with("postgres")
 def test_changes_add_up_to_the_view_while_batches_are_written(
     shop: Shop, server: ViewServer
 ) -> None:
@@ -270,6 +272,7 @@ def test_changes_add_up_to_the_view_while_batches_are_written(
     assert rows == shop.spent
 
 
+@pytest.mark.slow_with("postgres")
 def test_client_that_leaves_in_the_middle_of_changes_frees_its_connection(
     shop: Shop, views: Views
 ) -> None:
@@ -289,6 +292,7 @@ def test_client_that_leaves_in_the_middle_of_changes_frees_its_connection(
             assert time.monotonic() < deadline
 
 
+@pytest.mark.slow_with("postgres")
 def test_events_end_when_the_server_stops(shop: Shop, views: Views) -> None:
     shop.spend(ada=1)
     with serve(views) as server:
@@ -298,6 +302,7 @@ def test_events_end_when_the_server_stops(shop: Shop, views: Views) -> None:
     connection.close()
 
 
+@pytest.mark.slow_with("postgres")
 def test_events_end_with_the_reason_when_views_are_gone(shop: Shop, server: ViewServer) -> None:
     shop.spend(ada=1)
     connection, events = open_events(server)
@@ -330,6 +335,7 @@ def test_events_end_with_the_reason_when_the_store_is_gone(
     connection.close()
 
 
+@pytest.mark.slow_with("postgres")
 def test_answer_that_is_too_large_is_refused(
     shop: Shop, server: ViewServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,6 +354,7 @@ def test_bug_is_answered_and_logged(
     assert "ZeroDivisionError" in caplog.text
 
 
+@pytest.mark.slow_with("postgres")
 @pytest.mark.parametrize(
     ("host", "status"),
     [
@@ -370,6 +377,7 @@ def test_server_answers_to_its_own_names_only(
         assert ask(server, "/stamp", Host=host)[0] == status
 
 
+@pytest.mark.slow_with("postgres")
 def test_client_that_sends_byte_by_byte_is_disconnected(
     server: ViewServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,6 +397,7 @@ def test_client_that_sends_byte_by_byte_is_disconnected(
             pytest.fail("the server waits for the rest of the request")
 
 
+@pytest.mark.slow_with("postgres")
 def test_client_that_does_not_take_its_answer_is_disconnected(
     shop: Shop, server: ViewServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

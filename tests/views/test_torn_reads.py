@@ -69,6 +69,7 @@ def check_reads(shop: Shop, reads: int, readers: int = 2) -> int:
     return max(seen)
 
 
+@pytest.mark.slow_with("postgres")
 def test_no_read_is_torn(shop: Shop) -> None:
     assert check_reads(shop, 200) >= WRITTEN_MIN
 

@@ -126,6 +126,7 @@ def test_cluster_with_certificates_replicates(
         exchange(clients, "replicated", partitions=3, replicas=3)
 
 
+@pytest.mark.slow
 def test_sessions_of_brokers_end_and_replication_goes_on(
     zookeeper: ZooKeeperProcess, pki: Pki, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ from millstream.connect.capture.envelope import NEW_KEY_HEADER, OLD_KEY_HEADER
 from millstream.connect.capture.types import Decimals
 from tests.connect.capture.source import Change, Source, open_source
 from tests.connect.capture.test_avro import as_json, decoded
+from tests.drawing import draws
 from tests.peers.cache import PeerMissing
 from tests.peers.debezium import Debezium, DebeziumEvent, running_debezium
 from tests.peers.postgres import PostgresServer
@@ -431,7 +432,7 @@ class Workload:
 
 
 @settings(
-    max_examples=40,
+    max_examples=draws(40),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -24,6 +24,7 @@ from millstream.connect.capture.encoding import (
 from millstream.connect.capture.tables import CaptureError, Column, Table
 from millstream.connect.capture.types import PostgresType, TypeCatalogue
 from tests.connect.capture.source import SETTINGS, Source, taken
+from tests.drawing import draws
 
 # Type, values as SQL, and what they are in JSON.
 VALUES: dict[str, list[tuple[str, Any]]] = {
@@ -220,7 +221,7 @@ ROWS = st.lists(
 
 
 @settings(
-    max_examples=25,
+    max_examples=draws(25),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -352,7 +353,7 @@ def test_values_to_be_fuzzed_are_well_formed() -> None:
         assert len(buffer) == 1
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150), deadline=None)
 @given(data=st.data())
 def test_malformed_values_are_refused_or_written_whole(data: st.DataObject) -> None:
     oid = data.draw(st.sampled_from(list(FUZZED)))
@@ -369,7 +370,7 @@ def test_malformed_values_are_refused_or_written_whole(data: st.DataObject) -> N
                 json.loads(change.value)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150), deadline=None)
 @given(data=st.data())
 def test_malformed_messages_and_lines_are_refused_or_written_whole(data: st.DataObject) -> None:
     message = mutated(data, insert_message(list(FUZZED.values()))[25:])

@@ -82,6 +82,7 @@ CHOSEN = (
 POINTS = [it if it in CHOSEN else pytest.param(it, marks=pytest.mark.slow) for it in NAMES]
 
 
+@pytest.mark.slow_with("after send", "after slot", "after state")
 @pytest.mark.parametrize("point", POINTS)
 def test_capture_killed_at_a_point_continues(setup: Setup, point: str) -> None:
     """It dies in the snapshot or in the stream, while writers go on."""

@@ -17,6 +17,9 @@ from millstream.connect.sinks.sink import Sink, Write
 from tests.connect.sinks.conftest import TRUNCATE, Derived, Log, delete_row, set_row, wait_for
 from tests.peers.patience import PATIENCE_SECONDS
 
+# All targets do all of this in `make test-all`; one that is a file and one that is a server always.
+pytestmark = pytest.mark.slow_with("fts5", "redis", "duckdb", "delta", "parquet")
+
 
 def run_once(config: SinkConfig) -> SinkRunner:
     runner = SinkRunner(config)

@@ -19,6 +19,7 @@ from millstream.connect.tables.rows import Rows, make_ready
 from millstream.connect.tables.schema import layout_of
 from millstream.connect.tables.spec import TableSpec
 from millstream.pipelines.stores.staging import copy_rows
+from tests.drawing import draws
 from tests.peers.postgres import PostgresServer
 
 SPEC = TableSpec("t", mode="append")
@@ -58,7 +59,9 @@ def through_postgres(connection: psycopg.Connection[Any], table: pa.Table) -> li
 
 
 @settings(
-    deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None,
+    max_examples=draws(50),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(rows=st.lists(ROW, max_size=8))
 def test_server_reads_what_was_meant(

@@ -19,6 +19,7 @@ from pyspark.sql.types import ArrayType, StringType, StructType
 from millstream.errors import ConfigError
 from millstream.pipelines.state.pages import StateMismatch
 from millstream.pipelines.state.trial import Trial
+from tests.drawing import draws
 
 TIME = pa.timestamp("us", tz="UTC")
 AUCTIONS = pa.schema([("id", pa.int64()), ("opens", TIME), ("closes", TIME), ("name", pa.string())])
@@ -132,7 +133,7 @@ def expected(how: How, auctions: Sequence[Auction], bids: Sequence[Bid]) -> Coun
 
 @pytest.mark.parametrize("how", ["inner", "left"])
 @pytest.mark.parametrize("lateness_us", [0, 5])
-@settings(max_examples=50)
+@settings(max_examples=draws(50))
 @given(batches=BATCHES)
 def test_stream_finds_what_the_definition_says_of_what_was_on_time(
     how: How, lateness_us: int, batches: list[Batch]

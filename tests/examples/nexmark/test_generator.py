@@ -14,6 +14,8 @@ from examples.nexmark.generator import SCHEMAS, Generator, Settings, Tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.drawing import draws
+
 MANY = Settings(events=100_000, seed=7)
 FEW = Settings(events=3_000, seed=7, events_per_second=100)  # delays of up to 300 events
 
@@ -59,7 +61,7 @@ def test_events_do_not_depend_on_the_size_of_batches(few: Generator, batch_size:
     assert same(joined(list(few.batches(batch_size))), few.tables())
 
 
-@settings(max_examples=30)
+@settings(max_examples=draws(30))
 @given(cuts=st.lists(st.integers(1, 3_299), unique=True, max_size=6))
 def test_any_part_of_the_stream_can_be_made_alone(few: Generator, cuts: list[int]) -> None:
     bounds = [0, *sorted(cuts), FEW.events + FEW.delay_max_events]

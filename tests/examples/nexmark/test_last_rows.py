@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from millstream.pipelines.state.trial import Trial
 from millstream.pipelines.windows.measures import Measure
+from tests.drawing import draws
 
 TIME = pa.timestamp("us", tz="UTC")
 SALES = pa.schema(
@@ -88,7 +89,7 @@ def distinct(batches: list[tuple[list[Sale], int]]) -> list[tuple[list[Sale], in
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-@settings(max_examples=40)
+@settings(max_examples=draws(40))
 @given(batches=BATCHES)
 def test_changes_add_up_to_what_sql_says_after_every_batch(
     rows: int, batches: list[tuple[list[Sale], int]]
@@ -102,7 +103,7 @@ def test_changes_add_up_to_what_sql_says_after_every_batch(
         assert +total == expected(sales, rows)
 
 
-@settings(max_examples=40)
+@settings(max_examples=draws(40))
 @given(batches=BATCHES)
 def test_rows_behind_the_lateness_are_told_and_change_nothing(
     batches: list[tuple[list[Sale], int]],

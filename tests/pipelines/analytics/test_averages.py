@@ -19,6 +19,7 @@ from millstream.errors import ConfigError
 from millstream.pipelines.analytics import averages, smooth
 from millstream.pipelines.analytics.averages import Averages, Smoothing, Steps, run_steps
 from millstream.pipelines.state.trial import Trial
+from tests.drawing import draws
 from tests.pipelines.analytics.events import EVENTS, Stage
 from tests.pipelines.windows.streams import seconds_of
 
@@ -120,7 +121,7 @@ def counted(chain: Sequence[Event], before_us: int) -> int:
 NEAR = st.builds(Event, st.sampled_from(["ann", None]), st.integers(0, 50), st.integers(-50, 50))
 
 
-@settings(max_examples=60)
+@settings(max_examples=draws(60))
 @given(st.lists(st.lists(NEAR, max_size=6, unique_by=lambda it: it[:2]), max_size=6))
 def test_result_at_arrival_is_of_all_that_has_come(drawn: list[list[Event]]) -> None:
     """Once, in the batch of the event, however old it is. Within a batch, events are averaged in
@@ -145,7 +146,7 @@ def test_result_at_arrival_is_of_all_that_has_come(drawn: list[list[Event]]) -> 
     assert trial.finish().num_rows == 0
 
 
-@settings(max_examples=60)
+@settings(max_examples=draws(60))
 @given(BATCHES, st.sampled_from([0, 15]))
 def test_averages_are_those_of_their_definition(
     drawn: list[tuple[list[Event], int]], lateness_us: int
@@ -182,7 +183,7 @@ def test_averages_are_those_of_their_definition(
                     assert row["is_anomaly"] == (is_far and is_usual)
 
 
-@settings(max_examples=40)
+@settings(max_examples=draws(40))
 @given(BATCHES, st.randoms(use_true_random=False))
 def test_results_are_the_same_to_the_last_bit_however_the_stream_is_cut(
     drawn: list[tuple[list[Event], int]], rng: random.Random

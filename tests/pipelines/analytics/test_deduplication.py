@@ -17,6 +17,7 @@ from millstream.errors import ConfigError
 from millstream.pipelines.analytics import deduplicate
 from millstream.pipelines.analytics.deduplication import Deduplication, first_in_time
 from millstream.pipelines.state.trial import Trial
+from tests.drawing import draws
 from tests.pipelines.analytics.events import DELAY, EVENTS, Event, Stage
 from tests.pipelines.windows.streams import END, Files, seconds_of
 
@@ -63,7 +64,7 @@ def operator(lateness_us: int = 0) -> Deduplication:
     return Deduplication(SCHEMA, ["id"], "time", WITHIN_US, lateness_us)
 
 
-@settings(max_examples=60)
+@settings(max_examples=draws(60))
 @given(BATCHES, st.sampled_from([0, 7]), st.randoms(use_true_random=False))
 def test_row_passes_unless_one_near_it_has_passed(
     batches: list[tuple[list[Copy], int]], lateness_us: int, rng: random.Random

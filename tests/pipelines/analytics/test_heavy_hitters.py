@@ -17,6 +17,7 @@ from millstream.errors import ConfigError
 from millstream.pipelines.analytics import heavy_hitters
 from millstream.pipelines.analytics.heavy_hitters import HeavyHitters
 from millstream.pipelines.state.trial import Trial
+from tests.drawing import draws
 from tests.pipelines.analytics.events import EVENTS, Stage, start_of
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def results(rows: pa.RecordBatch) -> list[tuple[Any, ...]]:
     return list(zip(*lists, strict=True))
 
 
-@settings(max_examples=60)
+@settings(max_examples=draws(60))
 @given(BATCHES, st.integers(1, 8))
 def test_sums_are_true_while_all_items_fit_and_bounded_otherwise(
     batches: list[tuple[list[tuple[Any, ...]], int]], capacity: int

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from millstream.pipelines.joins.as_of import AsOfJoin, Events, History, How
 from millstream.pipelines.state.pages import INDEX_MAGIC, unseal
 from millstream.pipelines.state.trial import Trial
+from tests.drawing import draws
 
 TIME = pa.timestamp("us", tz="UTC")
 SALES = pa.schema([("country", pa.string()), ("sold_at", TIME), ("sale", pa.int64())])
@@ -140,7 +141,7 @@ def without_twins(batches: Sequence[Batch]) -> list[Batch]:
     return [batch._replace(rates=[it for it in batch.rates if it in chosen]) for batch in batches]
 
 
-@settings(max_examples=60)
+@settings(max_examples=draws(60))
 @given(BATCHES, st.sampled_from([0, 5, 100]), st.sampled_from(["inner", "left"]))
 def test_each_event_gets_the_version_that_a_loop_finds(
     batches: list[Batch], lateness_us: int, how: How
@@ -173,7 +174,7 @@ def test_each_event_gets_the_version_that_a_loop_finds(
     assert Counter(results(trial.finish())) == Counter(last)
 
 
-@settings(max_examples=30)
+@settings(max_examples=draws(30))
 @given(st.lists(A_SALE, max_size=8), st.lists(A_RATE, max_size=8), st.randoms())
 def test_order_of_arrival_changes_nothing(
     sales: list[Sale], rates: list[Rate], random: Random

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from millstream.pipelines.joins.changes import Changes
 from millstream.pipelines.row_positions import Positions, encode_positions
 from millstream.pipelines.state.trial import Trial
+from tests.drawing import draws
 
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("text", pa.string()), ("offset", pa.int64()), ("gone", pa.bool_())]
@@ -48,7 +49,7 @@ def weights(rows: pa.RecordBatch) -> Counter[tuple[object, ...]]:
     return found
 
 
-@settings(max_examples=40)
+@settings(max_examples=draws(40))
 @given(st.lists(st.lists(A_CHANGE, max_size=6), max_size=8), st.randoms())
 def test_sum_of_weights_is_the_table_after_every_batch(
     batches: list[list[tuple[int | None, str | None, bool | None]]], random: Random

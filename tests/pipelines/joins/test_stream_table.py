@@ -17,6 +17,7 @@ from millstream.pipelines.joins.stream_table import ChangeLog, Enrich, How, Wait
 from millstream.pipelines.row_positions import Positions, encode_positions
 from millstream.pipelines.state import InputSpec
 from millstream.pipelines.state.trial import Trial
+from tests.drawing import draws
 
 CLICKS = pa.schema([("click", pa.int64()), ("user", pa.string())])
 USERS = pa.schema(
@@ -58,7 +59,7 @@ def found(rows: pa.RecordBatch) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(it.values()) for it in rows.to_pylist())
 
 
-@settings(max_examples=40)
+@settings(max_examples=draws(40))
 @given(BATCHES, st.sampled_from(["inner", "left"]), st.randoms())
 def test_each_row_gets_the_current_row_of_the_table(
     batches: list[tuple[list[tuple[int, str | None]], list[User]]], how: How, random: Random
@@ -174,7 +175,7 @@ def items(rows: pa.RecordBatch) -> Counter[tuple[Any, ...]]:
     return found(rows.drop_columns("at"))
 
 
-@settings(max_examples=80)
+@settings(max_examples=draws(80))
 @given(WAITING_BATCHES, st.sampled_from(["inner", "left"]))
 def test_rows_wait_until_their_key_is_in_the_table_or_time_is_up(
     batches: list[tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], int | None]], how: How

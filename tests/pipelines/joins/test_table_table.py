@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from millstream.pipelines.joins.table_table import How, Side, TableJoin
 from millstream.pipelines.state.trial import Trial
+from tests.drawing import draws
 
 LEFT = pa.schema([("key", pa.string()), ("a", pa.int64()), ("_weight", pa.int64())])
 RIGHT = pa.schema([("_weight", pa.int64()), ("key_2", pa.string()), ("b", pa.float64())])
@@ -71,7 +72,7 @@ def joined(
     return {row: n for row, n in result.items() if n}
 
 
-@settings(max_examples=40)
+@settings(max_examples=draws(40))
 @given(BATCHES, st.sampled_from(HOWS))
 def test_sum_of_changes_is_the_join_after_every_batch(
     batches: list[tuple[list[Any], list[Any]]], how: How

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 
 from millstream.pipelines.patterns.automaton import LINES_MAX, Automaton, Transition, draw
 from millstream.pipelines.patterns.language import parse_pattern
+from tests.drawing import draws
 from tests.pipelines.patterns.reference import GAP, Reference
 from tests.pipelines.patterns.test_matcher import NAMES, patterns, rows
 from tests.pipelines.patterns.test_program import program
@@ -52,7 +53,7 @@ def test_large_automata_are_drawn_in_part() -> None:
         assert found[-1] == "..."
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(200), deadline=None)
 @given(pattern=patterns, masks=rows)
 def test_first_way_to_a_match_is_that_of_the_reference(pattern: str, masks: list[int]) -> None:
     tree = parse_pattern(pattern)

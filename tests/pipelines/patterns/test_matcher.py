@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from millstream.pipelines.patterns._matcher import MATCH, TIMED_OUT, TOO_LONG, UNMATCHED
 from millstream.pipelines.patterns.language import parse_pattern, variables_of
+from tests.drawing import draws
 from tests.pipelines.patterns.machines import compiled, matches, run
 from tests.pipelines.patterns.reference import Found, Reference
 
@@ -37,7 +38,7 @@ patterns = st.recursive(
 rows = st.lists(st.integers(0, 7), max_size=8)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(200), deadline=None)
 @given(
     pattern=patterns,
     masks=rows,
@@ -71,7 +72,7 @@ def test_machine_equals_backtracking_wherever_rows_are_cut(
 WHERE = {"b": "x > last(a.x)", "c": "x >= avg(x) and (x <> first(b.x, 1) or count(a) < 2)"}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(200), deadline=None)
 @given(
     pattern=patterns,
     xs=st.lists(st.integers(0, 5), max_size=8),

@@ -169,6 +169,7 @@ def test_prev_of_measures_reaches_rows_before_the_match(order: Any) -> None:
     check(operator, reference=expected, ignore=["m2_0"])
 
 
+@pytest.mark.slow_with("arrival")
 @ORDERS
 @pytest.mark.parametrize("rows", ["all", "all omitting empty", "all with unmatched"])
 def test_all_rows_equal_a_batch(rows: Any, order: Any) -> None:
@@ -177,6 +178,7 @@ def test_all_rows_equal_a_batch(rows: Any, order: Any) -> None:
     check(operator_of("a b* c?", rows=rows, order=order, **measures))
 
 
+@pytest.mark.slow_with("arrival")
 @ORDERS
 def test_time_outs_equal_a_batch(order: Any) -> None:
     check(operator_of("a b{2,} c", order=order, wants_time_outs=True), examples=20)
@@ -263,7 +265,7 @@ class WithoutPrevious(PatternMatch):
 @pytest.mark.parametrize(
     ("broken", "pattern", "settings"),
     [
-        (NotWaiting, "a b+", {}),
+        pytest.param(NotWaiting, "a b+", {}, marks=pytest.mark.slow),
         pytest.param(Forgetful, "a b+", {}, marks=pytest.mark.slow),
         pytest.param(NeverDue, "a b+", {}, marks=pytest.mark.slow),
         pytest.param(Unordered, "a b+", {}, marks=pytest.mark.slow),

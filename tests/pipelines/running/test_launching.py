@@ -160,6 +160,7 @@ def test_pipeline_reads_two_topics_and_writes_one(
     assert committed(topics, name_country.group_id, orders) == {0: 3, 1: 1}
 
 
+@pytest.mark.slow
 def test_topic_recreated_while_the_pipeline_stood_is_read_from_its_beginning(
     spark: SparkSession, topics: Topics, where: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -193,6 +194,7 @@ def test_inputs_may_be_used_in_another_order(
     assert stored(tmp_path, "select id from ids order by id") == [(it,) for it in range(1, 6)]
 
 
+@pytest.mark.slow
 def test_several_outputs_read_their_input_once(
     spark: SparkSession, topics: Topics, orders: str, where: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -210,6 +212,7 @@ def test_several_outputs_read_their_input_once(
     assert stored(tmp_path, "select * from large order by id") == [(2,), (3,)]
 
 
+@pytest.mark.slow
 def test_late_rows_are_dropped_in_every_output(
     spark: SparkSession, topics: Topics, where: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from millstream.pipelines.standing.reference import truth
 from millstream.pipelines.standing.segment import Segment
 from millstream.pipelines.standing.templates import Compiler
 from millstream.pipelines.standing.whys import Whys
+from tests.drawing import draws
 from tests.pipelines.standing.drawing import SCHEMA, batch_of, events
 
 COMPILER = Compiler(SCHEMA)
@@ -28,7 +29,7 @@ SHAPES = (
 
 
 @pytest.mark.parametrize("shared_max", [0, 64])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(
     shape=st.sampled_from(SHAPES),
     operator=st.sampled_from(("<", "<=", ">", ">=")),

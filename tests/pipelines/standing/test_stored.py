@@ -14,6 +14,7 @@ from millstream.pipelines.standing import stored
 from millstream.pipelines.standing.reference import truth
 from millstream.pipelines.standing.stored import QueryRecord, StoredQueries
 from millstream.pipelines.standing.templates import Compiler
+from tests.drawing import draws
 from tests.pipelines.standing.drawing import SCHEMA, batch_of, events, queries
 
 COMPILER = Compiler(SCHEMA)
@@ -34,7 +35,7 @@ def hits(found: stored.Matches) -> list[tuple[int, str, int]]:
     ]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=draws(150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(queries, min_size=1, max_size=12),
     st.lists(events, min_size=1, max_size=12),
@@ -71,7 +72,7 @@ def random_records(draw: Any) -> list[QueryRecord]:
     return made
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150), deadline=None)
 @given(st.data())
 def test_version_in_force_is_the_newest_that_has_begun(data: Any) -> None:
     records = random_records(data.draw)

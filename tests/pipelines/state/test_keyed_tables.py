@@ -19,6 +19,7 @@ from millstream.pipelines.state import keyed_tables
 from millstream.pipelines.state.keyed_tables import KeyedTable
 from millstream.pipelines.state.keys import HASH, key_codes, with_hash
 from millstream.pipelines.state.tables import StateTableSpec
+from tests.drawing import draws
 from tests.pipelines.state.stored import Stored
 
 SCHEMA = pa.schema([("key", pa.int64()), ("version", pa.int64()), ("is_gone", pa.bool_())])
@@ -96,7 +97,7 @@ class KeyedMachine(RuleBasedStateMachine):
 
 
 TestKeyedMachine: Any = KeyedMachine.TestCase
-TestKeyedMachine.settings = settings(max_examples=40, stateful_step_count=20)
+TestKeyedMachine.settings = settings(max_examples=draws(40), stateful_step_count=20)
 
 
 @pytest.fixture(autouse=True)

@@ -30,6 +30,7 @@ from millstream.pipelines.state.keys import (
     split_by_bucket,
     with_hash,
 )
+from tests.drawing import draws
 
 KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "boolean": (pa.bool_(), st.booleans()),
@@ -59,7 +60,7 @@ def equal_for_spark(a: Any, b: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", KINDS)
-@settings(max_examples=30)
+@settings(max_examples=draws(30))
 @given(data=st.data())
 def test_equal_values_have_equal_hashes_and_codes(name: str, data: st.DataObject) -> None:
     kind, strategy = KINDS[name]

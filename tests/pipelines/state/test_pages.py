@@ -15,6 +15,7 @@ from millstream.pipelines.state.pages import (
     seal,
     unseal,
 )
+from tests.drawing import draws
 from tests.pipelines.state.rows import ROWS, Row, hashed
 
 PAGE = encode_page(hashed([Row("ann", 1, 2, 3), Row(None, None, 5, 6)]))
@@ -25,7 +26,7 @@ def test_page_comes_back(rows: list[Row], compressed: bool) -> None:
     assert decode_page(encode_page(hashed(rows), compressed=compressed)).equals(hashed(rows))
 
 
-@settings(max_examples=300)
+@settings(max_examples=draws(300))
 @given(st.integers(0, len(PAGE) - 1), st.integers(1, 255))
 def test_changed_byte_is_noticed(place: int, change: int) -> None:
     damaged = bytearray(PAGE)

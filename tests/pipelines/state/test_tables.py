@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from millstream.pipelines.state import tables
 from millstream.pipelines.state.keys import HASH, HASH_FIELD
 from millstream.pipelines.state.tables import StateTableSpec, expand
+from tests.drawing import draws
 from tests.pipelines.state.rows import KEYS, ROWS, SPEC, Row, hashed, to_rows
 from tests.pipelines.state.stored import Stored
 
@@ -81,7 +82,7 @@ class TableMachine(RuleBasedStateMachine):
 
 
 TestTableMachine: Any = TableMachine.TestCase
-TestTableMachine.settings = settings(max_examples=60, stateful_step_count=20)
+TestTableMachine.settings = settings(max_examples=draws(60), stateful_step_count=20)
 
 
 def times(*times_us: int) -> pa.RecordBatch:

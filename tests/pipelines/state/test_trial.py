@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.pipelines.state.trial import Trial
+from tests.drawing import draws
 from tests.pipelines.state.counter import HoldAndCount
 from tests.pipelines.state.rows import KEYS, ROWS, SCHEMA, Row, to_columns
 
@@ -20,7 +21,7 @@ def counts(
     return {(it["user"], it["shop"]): it["count"] for it in result}
 
 
-@settings(max_examples=40)
+@settings(max_examples=draws(40))
 @given(st.lists(st.tuples(st.lists(ROWS, max_size=5), st.integers(-60, 60)), max_size=6))
 def test_operator_runs_in_buckets_as_in_one_place(batches: list[tuple[list[Row], int]]) -> None:
     trial = Trial(HoldAndCount(SCHEMA, KEYS, "time"), buckets=3)

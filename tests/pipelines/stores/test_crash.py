@@ -92,6 +92,7 @@ def check(database: Database, *, at_least: int) -> int:
     return done
 
 
+@pytest.mark.slow_with("postgres")
 def test_writer_killed_around_every_statement_loses_and_doubles_nothing(
     database: Database, writers: Writers
 ) -> None:
@@ -108,6 +109,7 @@ def test_writer_killed_around_every_statement_loses_and_doubles_nothing(
     assert call > STATEMENTS_MIN  # it was killed at all of these
 
 
+@pytest.mark.slow
 def test_writer_killed_at_random_moments_loses_and_doubles_nothing(
     database: Database, writers: Writers
 ) -> None:

@@ -23,6 +23,7 @@ from millstream.pipelines.times import (
     three_times,
 )
 from millstream.pipelines.times.clocks import DeviceOffsets
+from tests.drawing import draws
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +66,7 @@ def medians(samples: Sequence[Sample]) -> list[int | None]:
     return found
 
 
-@settings(max_examples=60)
+@settings(max_examples=draws(60))
 @given(st.lists(st.lists(SAMPLES, max_size=8), max_size=6))
 def test_offset_is_the_median_of_the_devices_last_rows_however_the_stream_is_cut(
     batches: list[list[Sample]],

@@ -203,6 +203,7 @@ def create_topics(topics: Topics, pipeline: str) -> None:
         topics.create(name=name)
 
 
+@pytest.mark.slow_with("postgres")
 @pytest.mark.parametrize("stride", STRIDES)
 def test_deploy_beside_a_pipeline_that_ran_before(operators: Operators, stride: int) -> None:
     for pipeline in kills(operators, "deploy", ["ran"], stride):
@@ -217,6 +218,7 @@ def test_deploy_beside_a_pipeline_that_ran_before(operators: Operators, stride: 
         assert operators.kinds(pipeline, "1") == {"table"}
 
 
+@pytest.mark.slow_with("postgres")
 @pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize(
     ("operation", "before", "versions"),
@@ -243,6 +245,7 @@ def test_readers_are_moved_once(
         assert operators.read(pipeline) == new
 
 
+@pytest.mark.slow_with("postgres")
 @pytest.mark.parametrize("stride", STRIDES)
 def test_removal_is_completed_by_the_next_one(operators: Operators, stride: int) -> None:
     for pipeline in kills(operators, "remove", ["deployed"], stride):
@@ -263,6 +266,7 @@ def test_removal_is_completed_by_the_next_one(operators: Operators, stride: int)
         assert progress.offsets is None
 
 
+@pytest.mark.slow_with("sqlite")
 @pytest.mark.parametrize(
     ("side", "step"),
     [
@@ -296,6 +300,7 @@ def test_last_batch_of_a_killed_version_is_in_the_topic_before_readers_are_moved
     assert values_of(operators.topics, public, at_least=1) == [b"1"]
 
 
+@pytest.mark.slow_with("postgres")
 @pytest.mark.parametrize("stride", STRIDES)
 def test_state_is_carried_over_by_the_next_deployment(operators: Operators, stride: int) -> None:
     for pipeline in kills(operators, "carry", ["deployed_with_state"], stride):

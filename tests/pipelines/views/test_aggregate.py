@@ -17,6 +17,7 @@ from millstream.pipelines.state.trial import Trial
 from millstream.pipelines.views.aggregate import Grouped, Measure
 from millstream.testing.streams import Source, check_operator
 from millstream.testing.streams.report import StreamDiffers
+from tests.drawing import draws
 
 SCHEMA = pa.schema(
     [
@@ -99,7 +100,7 @@ class View:
         return [dict(row) for row, weight in self._rows.items() if weight]
 
 
-@settings(max_examples=40)
+@settings(max_examples=draws(40))
 @given(st.lists(st.tuples(st.lists(ROW, max_size=4), st.lists(st.integers(0, 30), max_size=4))))
 def test_sum_of_changes_is_the_recomputation_after_every_batch(
     batches: list[tuple[list[dict[str, Any]], list[int]]],

@@ -15,6 +15,7 @@ from millstream.pipelines.state.trial import Trial
 from millstream.pipelines.views.top import TopRows
 from millstream.testing.streams import Source, check_operator
 from millstream.testing.streams.report import StreamDiffers
+from tests.drawing import draws
 
 SCHEMA = pa.schema(
     [("group", pa.string()), ("item", pa.int64()), ("value", pa.int64()), (WEIGHT, pa.int64())]
@@ -43,7 +44,7 @@ def first(rows: list[dict[str, Any]], k: int, *, smallest: bool) -> list[tuple[A
     return found
 
 
-@settings(max_examples=40)
+@settings(max_examples=draws(40))
 @given(
     st.lists(st.tuples(st.lists(ROW, max_size=5), st.lists(st.integers(0, 30), max_size=5))),
     st.integers(1, 3),

@@ -15,6 +15,7 @@ from millstream.pipelines.state.pages import StateMismatch
 from millstream.pipelines.state.trial import Trial
 from millstream.pipelines.windows.measures import Measure
 from millstream.pipelines.windows.revisions import RevisedWindows
+from tests.drawing import draws
 
 SIZE_US = 10
 TIME = pa.timestamp("us", tz="UTC")
@@ -130,7 +131,7 @@ def run(
     return found, on_time
 
 
-@settings(max_examples=40)
+@settings(max_examples=draws(40))
 @given(BATCHES, st.sampled_from([0, 7, 30]))
 def test_every_window_is_final_once_with_all_rows_that_were_on_time(
     batches: list[tuple[list[Event], int]], lateness_us: int
@@ -141,7 +142,7 @@ def test_every_window_is_final_once_with_all_rows_that_were_on_time(
     assert {it.window: it.values for it in final} == by_window(on_time)
 
 
-@settings(max_examples=40)
+@settings(max_examples=draws(40))
 @given(BATCHES, st.sampled_from([7, 30]), st.sampled_from([None, 0]))
 def test_corrections_lead_from_the_old_values_to_those_of_a_batch(
     batches: list[tuple[list[Event], int]], lateness_us: int, every_us: int | None
@@ -162,7 +163,7 @@ def test_corrections_lead_from_the_old_values_to_those_of_a_batch(
     assert table == by_window(on_time)
 
 
-@settings(max_examples=40)
+@settings(max_examples=draws(40))
 @given(BATCHES)
 def test_each_change_shows_what_has_come_so_far(batches: list[tuple[list[Event], int]]) -> None:
     found, _ = run(Lateness("drop", 30), batches)

@@ -15,6 +15,7 @@ from millstream.pipelines.state.pages import StateMismatch
 from millstream.pipelines.state.trial import Trial
 from millstream.pipelines.windows.measures import Measure
 from millstream.pipelines.windows.sessions import RevisedSessions
+from tests.drawing import draws
 
 GAP_US = 5
 FOR_EVER_US = 10_000
@@ -160,7 +161,7 @@ class Stream:
         return found
 
 
-@settings(max_examples=60)
+@settings(max_examples=draws(60))
 @given(BATCHES, st.sampled_from([None, 0, 2_000_000]))
 def test_corrections_lead_to_the_sessions_of_all_rows(
     batches: list[tuple[list[Event], int]], every_us: int | None
@@ -175,7 +176,7 @@ def test_corrections_lead_to_the_sessions_of_all_rows(
     assert stream.table == sessions_of(stream.on_time)
 
 
-@settings(max_examples=60)
+@settings(max_examples=draws(60))
 @given(BATCHES, st.sampled_from([None, 0]), st.sampled_from([0, 7]))
 def test_sessions_of_rows_in_time_are_final_once(
     batches: list[tuple[list[Event], int]], every_us: int | None, lateness_us: int
@@ -191,7 +192,7 @@ def test_sessions_of_rows_in_time_are_final_once(
     assert {it.place: it.session for it in finals} == sessions_of(stream.on_time)
 
 
-@settings(max_examples=40)
+@settings(max_examples=draws(40))
 @given(BATCHES)
 def test_rows_too_late_for_any_correction_are_forgotten_with_their_sessions(
     batches: list[tuple[list[Event], int]],

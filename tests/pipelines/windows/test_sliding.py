@@ -18,6 +18,7 @@ from millstream.pipelines.state.trial import Trial
 from millstream.pipelines.windows.emission import Emit
 from millstream.pipelines.windows.measures import Measure
 from millstream.pipelines.windows.sliding import SlidingWindow
+from tests.drawing import draws
 
 INTERVAL_US = 10
 SCHEMA = pa.schema(
@@ -153,7 +154,7 @@ def run(
     return found, on_time, late
 
 
-@settings(max_examples=60)
+@settings(max_examples=draws(60))
 @given(BATCHES, st.sampled_from([0, 5, INTERVAL_US, 35]), st.booleans())
 def test_final_results_are_those_of_a_batch_however_the_stream_is_cut(
     batches: list[tuple[list[Event], int]], lateness_us: int, preceding: bool
@@ -166,7 +167,7 @@ def test_final_results_are_those_of_a_batch_however_the_stream_is_cut(
     assert {it.kind for it in everything} <= {"final", "late"}
 
 
-@settings(max_examples=60)
+@settings(max_examples=draws(60))
 @given(BATCHES, st.sampled_from([5, INTERVAL_US, 35]), st.booleans())
 def test_corrections_lead_to_the_results_of_a_batch(
     batches: list[tuple[list[Event], int]], lateness_us: int, preceding: bool
@@ -189,7 +190,7 @@ def test_corrections_lead_to_the_results_of_a_batch(
     assert_results(left, on_time, preceding=preceding)
 
 
-@settings(max_examples=60)
+@settings(max_examples=draws(60))
 @given(BATCHES, st.booleans())
 def test_preliminary_results_contain_all_rows_so_far(
     batches: list[tuple[list[Event], int]], preceding: bool
@@ -213,7 +214,7 @@ def test_preliminary_results_contain_all_rows_so_far(
         assert values == naive(event, on_time, preceding=preceding)
 
 
-@settings(max_examples=60)
+@settings(max_examples=draws(60))
 @given(BATCHES, st.sampled_from([0, INTERVAL_US]), st.booleans())
 def test_result_at_arrival_comes_once_by_what_has_come_so_far(
     batches: list[tuple[list[Event], int]], lateness_us: int, preceding: bool
@@ -325,7 +326,7 @@ def test_many_events_have_the_windows_of_duckdb() -> None:
 EVERY_SCHEMA = SCHEMA.append(pa.field("_now", pa.timestamp("us", tz="UTC")))
 
 
-@settings(max_examples=60)
+@settings(max_examples=draws(60))
 @given(
     st.lists(st.lists(EVENTS, max_size=5), max_size=8), st.sampled_from([0, 1, 3]), st.booleans()
 )

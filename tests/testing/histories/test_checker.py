@@ -16,6 +16,7 @@ from millstream.testing.histories import (
     Send,
     check,
 )
+from tests.drawing import draws
 from tests.testing.histories.simulation import FAULTS, Fault, simulate
 
 
@@ -313,7 +314,7 @@ def test_summary_counts_what_was_checked() -> None:
 
 
 @given(seed=st.integers(0, 2**32), length=st.integers(1, 300))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150), deadline=None)
 def test_perfect_log_shows_no_anomaly(seed: int, length: int) -> None:
     report = check(simulate(seed, length))
     assert report.is_good, str(report)
@@ -321,7 +322,7 @@ def test_perfect_log_shows_no_anomaly(seed: int, length: int) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=draws(25), deadline=None)
 def test_injected_fault_is_found(fault: Fault, seed: int) -> None:
     history = simulate(seed, 400, fault)
     assume(history.fault_struck)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from millstream.testing.histories import Kind, Operation, Outcome, check
 from millstream.testing.histories.claiming import (
     Claimant,
@@ -34,6 +36,7 @@ def test_claims_of_two_claimants_are_appended_or_refused(tmp_path: Path) -> None
     assert report.is_good, str(report)
 
 
+@pytest.mark.slow
 def test_claims_in_transactions_are_recorded_with_their_end(tmp_path: Path) -> None:
     with BrokerProcess.millstream(tmp_path) as broker:
         scene = Scene({"bootstrap.servers": broker.address}, "t", partitions=1, seed=3, rate=1000)

@@ -43,6 +43,7 @@ def test_every_incarnation_is_written_and_read_to_its_end(scene: Scene) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_topic_is_kept_at_the_end(scene: Scene) -> None:
     recreator = Recreator(scene, 0)
     admin = AdminClient(scene.config)

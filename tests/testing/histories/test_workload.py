@@ -82,6 +82,7 @@ def test_final_reader_reads_all_that_was_acknowledged(address: str) -> None:
     assert outcomes_in(history, Kind.CLAIM) >= {Outcome.OK, Outcome.FAIL}
 
 
+@pytest.mark.slow
 def test_traces_are_removed(address: str) -> None:
     plan = Plan(seconds=1, prefix="traces", protocols=("classic",))
     run_workload(address, plan)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from millstream.errors import ConfigError
 from millstream.pipelines.reading.decoding.results import Decoded
+from tests.drawing import draws
 from tests.pipelines.reading.decoding import values
 from tests.pipelines.reading.decoding.avro_values import (
     ROWS,
@@ -32,7 +33,7 @@ from tests.pipelines.reading.decoding.values import TIMESTAMP, decode, schema_of
 MANY = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
-    max_examples=75,
+    max_examples=draws(75),
 )
 
 
@@ -340,6 +341,7 @@ def test_column_that_avro_cannot_be_is_refused() -> None:
         decode_by(record(v="long"), schema_of(v=TIMESTAMP))
 
 
+@pytest.mark.slow
 def test_decoder_leaves_nothing_behind() -> None:
     gc.collect()
     decoder = values.decoder_for(

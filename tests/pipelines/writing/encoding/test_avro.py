@@ -18,6 +18,7 @@ from millstream.errors import ConfigError
 from millstream.pipelines.avro.options import AvroOptions
 from millstream.pipelines.avro.types import derive_schema
 from millstream.pipelines.writing.encoding.avro import AvroEncoder
+from tests.drawing import draws
 from tests.pipelines.reading.decoding.avro_values import (
     ROWS,
     Kind,
@@ -54,7 +55,7 @@ def one(kind: Any, value: Any, avro_type: Any) -> Any:
     return by_fastavro(schema, encode(batch, schema)[0])["v"]
 
 
-@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=100)
+@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=draws(100))
 @given(st.data(), ROWS)
 def test_encoder_writes_what_fastavro_writes(data: st.DataObject, row: Kind) -> None:
     """Of what the decoder has read; which a test of its own holds beside fastavro."""
