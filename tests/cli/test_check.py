@@ -44,6 +44,7 @@ def test_check_without_transactions_has_none(cli: Run) -> None:
     assert "by 1 groups" in outcome.out
 
 
+@pytest.mark.slow
 def test_check_with_faults_breaks_a_broker_of_its_own(run: Run) -> None:
     outcome = run("check", "--faults", "--no-share-groups", "--seconds", "6", "--seed", "1")
     assert outcome.exit_code == 0, outcome.out + outcome.err

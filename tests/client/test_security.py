@@ -373,6 +373,7 @@ def test_session_is_renewed_before_it_ends(
     assert answers > 3
 
 
+@pytest.mark.slow
 def test_session_that_ended_while_idle_is_renewed(secured: Secured) -> None:
     address = ("127.0.0.1", secured.ports["SASL_SSL"])
     security = Security.from_settings(settings_of(secured, "ann"))

@@ -28,6 +28,7 @@ def some_records(count: int = 40, partition: int | None = None) -> list[Record]:
     ]
 
 
+@pytest.mark.slow_with("java")
 @every_client
 def test_client_reads_back_what_it_produced_in_every_compression(
     broker: BrokerUnderTest, client: Any

@@ -83,6 +83,7 @@ def test_cooperative_member_keeps_what_it_need_not_give_up(broker: BrokerUnderTe
     second.consumer.close()
 
 
+@pytest.mark.slow_with("classic")
 @both_protocols
 def test_group_reassigns_what_a_dead_member_owned(broker: BrokerUnderTest, protocol: str) -> None:
     """kill -9 of a member: the session time-out finds out."""

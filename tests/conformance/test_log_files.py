@@ -159,6 +159,7 @@ def segment_files(directory: Path, suffix: str) -> list[Path]:
     return sorted(directory.glob(f"*-*/*{suffix}"))
 
 
+@pytest.mark.slow_with("data")
 @pytest.mark.parametrize("state", ["data", "crashed"])
 def test_every_batch_is_valid(
     tools: ToolRunner, request: pytest.FixtureRequest, state: str

@@ -237,6 +237,7 @@ def test_connections_beyond_the_rate_are_closed(own_broker: BrokerUnderTest) -> 
                 time.sleep(0.1)
 
 
+@pytest.mark.slow_with("aiokafka")
 @pytest.mark.parametrize(
     "client",
     [

@@ -42,6 +42,7 @@ def is_served(wire: SecuredWire) -> bool:
     return bool(wire.call("metadata", 12, topics=()).brokers)
 
 
+@pytest.mark.slow
 def test_session_has_an_end_and_is_renewed(secured: Secured) -> None:
     with secured.stranger() as wire:
         assert 0 < wire.sign_in("alice") <= SESSION_MS

@@ -190,6 +190,7 @@ def connection_errors(settings: dict[str, Any]) -> list[str]:
     return errors
 
 
+@pytest.mark.slow
 def test_librdkafka_tells_that_authentication_failed(rights: Secured) -> None:
     for mechanism in ("PLAIN", "SCRAM-SHA-512"):
         wrong = by_password(rights, mechanism) | {"password": "wrong"}
@@ -334,6 +335,7 @@ def bobs_topic(rights: Secured) -> str:
     return topic
 
 
+@pytest.mark.slow
 def test_right_that_is_taken_away_while_consuming(rights: Secured, bobs_topic: str) -> None:
     """The consumer is told; when it has the right again it goes on where it was."""
     alice = Producer(librdkafka(rights, by_password(rights, "PLAIN")))

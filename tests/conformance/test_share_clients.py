@@ -196,6 +196,7 @@ def told(consumer: ShareConsumer) -> list[Told]:
     return heard
 
 
+@pytest.mark.slow_with("java")
 @clients()
 def test_redelivery_changes_the_order(own_broker: BrokerUnderTest, client: str) -> None:
     """m1 m2 m3 m4 m5 become m1 m2 m4 m3 m5: the second consumer took m3 and died, while the first

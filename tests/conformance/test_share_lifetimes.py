@@ -132,6 +132,7 @@ def test_member_that_was_away_for_longer_than_its_session_returns(
         assert away.receive() == [Delivered(0, 3, "new", 1)]
 
 
+@pytest.mark.slow_with("java")
 def test_member_of_a_deleted_group_does_not_affect_the_new_one(
     own_broker: BrokerUnderTest, client: str
 ) -> None:

@@ -219,6 +219,7 @@ def test_user_comes_and_goes(secured: Secured) -> None:
     assert [it["user"] for it in json.loads(secured.run("user", "list", "--json"))] == ["admin"]
 
 
+@pytest.mark.slow
 def test_deleted_user_is_cut_at_the_next_authentication(secured: Secured) -> None:
     secured.run("user", "create", "bob", "--password-file", "-", stdin=NEW_PASSWORD)
     with SecuredWire(secured.address) as wire:

@@ -184,6 +184,7 @@ def test_held_batch_is_appended_once_after_a_restart(tmp_path: Path, end_server:
         server.kill()
 
 
+@pytest.mark.slow
 def test_dropped_records_stay_dropped_after_kill(tmp_path: Path) -> None:
     """Or are dropped again: what the group has lost is counted from its commit."""
     port = free_port()
@@ -244,6 +245,7 @@ def test_policy_applies_with_workers(tmp_path: Path) -> None:
         server.kill()
 
 
+@pytest.mark.slow
 def test_two_groups_hold_until_both_have_caught_up(server: Server) -> None:
     topic, group = full_topic(server.bootstrap, "hold")
     other = f"{group}-2"

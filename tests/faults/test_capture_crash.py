@@ -138,7 +138,8 @@ class Scene:
         (methods[name] if name in methods else getattr(self, name))()
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
 def test_random_crashes_lose_and_double_nothing(
     database: PostgresServer, tmp_path: Path, seed: int
 ) -> None:

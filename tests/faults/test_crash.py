@@ -157,6 +157,7 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
         server.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rounds", [2, pytest.param(15, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
 )

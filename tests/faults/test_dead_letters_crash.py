@@ -30,7 +30,8 @@ GROUP_SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
 def test_every_rejected_record_leaves_a_letter(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     port = free_port()

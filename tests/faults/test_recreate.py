@@ -58,6 +58,7 @@ def abort(broker: BrokerUnderTest, topic: str) -> None:
         end(PATIENCE_SECONDS)
 
 
+@pytest.mark.slow_with("delete_records", "compact")
 @pytest.mark.parametrize("live", [delete_records, compact, abort])
 def test_new_topic_has_its_own_records_alone_after_a_kill(
     crashing: Crashing, live: Callable[[BrokerUnderTest, str], None]

@@ -223,6 +223,7 @@ def test_hundreds_of_half_open_connections(secured: Secured, neighbour: SecuredW
     assert is_served(neighbour)
 
 
+@pytest.mark.slow
 def test_slow_token_is_cut_off(secured: Secured, neighbour: SecuredWire) -> None:
     """A byte now and then does not keep the door open."""
     content = request_frame("sasl_handshake", 1, mechanism="PLAIN")

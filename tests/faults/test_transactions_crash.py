@@ -311,6 +311,7 @@ def read_target(bootstrap: str, partition: int, count: int) -> list[int]:
         consumer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rounds", [2, pytest.param(15, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
 )

@@ -136,6 +136,7 @@ def test_promtool_accepts_the_alerts_and_they_fire_when_they_should(
     run(promtool, "test", "rules", "alerts_test.yaml", cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_real_prometheus_answers_every_expression(
     broker: Broker, pipelines: MetricsThread, promtool: str, tmp_path: Path
 ) -> None:

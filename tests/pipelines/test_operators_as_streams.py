@@ -162,6 +162,7 @@ RATES = pa.schema(
 )
 
 
+@pytest.mark.slow_with("left")
 @pytest.mark.parametrize("how", ["inner", "left"])
 @pytest.mark.parametrize("lateness", [0, 15])
 def test_as_of_join_gets_the_version_of_its_time(how: Any, lateness: int) -> None:
@@ -192,6 +193,7 @@ def auction(number: int, opens: datetime, steps: int) -> dict[str, Any]:
     return {"id": number, "opens": opens, "closes": opens + timedelta(seconds=5 * steps)}
 
 
+@pytest.mark.slow_with("left")
 @pytest.mark.parametrize("how", ["inner", "left"])
 @pytest.mark.parametrize("lateness", [0, 15])
 def test_best_match_is_the_best_of_all_that_came_in_time(how: Any, lateness: int) -> None:
@@ -242,6 +244,7 @@ RIGHT = pa.schema([("other", pa.string()), ("b", pa.int64()), ("_weight", pa.int
 WEIGHTS = st.sampled_from([1, 1, 1, -1, 2])
 
 
+@pytest.mark.slow_with("left", "right")
 @pytest.mark.parametrize("how", ["inner", "left", "right", "full"])
 def test_joined_tables_add_up_to_the_join(how: Any) -> None:
     operator = TableJoin(

@@ -399,6 +399,7 @@ def test_log_on_a_failed_disk_cannot_be_copied() -> None:
         move.next_piece()
 
 
+@pytest.mark.slow_with("None")
 @pytest.mark.parametrize("seed", [None, 1, 2])
 def test_power_cut_before_any_change_loses_nothing(seed: int | None) -> None:
     """And there is one log of the name afterwards, which can be moved."""

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.java
 TICK_MS = 100
 
 
+@pytest.mark.slow
 def test_server_serves_again_after_a_kill(tmp_path: Path) -> None:
     server = ZooKeeperProcess(tmp_path, free_port(), tick_ms=TICK_MS)
     try:

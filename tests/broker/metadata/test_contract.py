@@ -322,6 +322,7 @@ def test_decision_is_based_on_the_commits_that_were_complete_before(shared_place
     asyncio.run(scenario())
 
 
+@pytest.mark.slow_with("zookeeper")
 def test_broker_that_others_have_outrun_by_snapshots_catches_up(shared_place: Place) -> None:
     async def scenario() -> None:
         one = await shared_place.open(1)

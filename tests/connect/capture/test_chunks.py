@@ -25,6 +25,7 @@ def copied(setup: Setup, table: str) -> int:
     return sum(it.snapshot == "incremental" for it in setup.read(table))
 
 
+@pytest.mark.slow
 def test_new_snapshot_beside_the_stream_is_exact(setup: Setup) -> None:
     """Rows of the snapshot are never older than the changes before them."""
     for table in ("orders", "items"):

@@ -144,6 +144,7 @@ def test_slot_that_was_recreated_on_the_new_primary_is_refused(pair: Pair) -> No
     assert "resnapshot --new-slot" in message
 
 
+@pytest.mark.slow
 def test_standby_that_was_behind_is_refused_even_when_it_has_caught_up(pair: Pair) -> None:
     """Its log reaches behind the stored position, but contains other transactions there."""
     setup = pair.setup

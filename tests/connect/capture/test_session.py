@@ -273,6 +273,7 @@ def test_capture_whose_transaction_timed_out_goes_on(
     assert [it.key["id"] for it in impatient.read("orders")] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_capture_whose_transaction_timed_out_stops_if_another_has_taken_over(
     impatient: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:

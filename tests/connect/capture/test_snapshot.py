@@ -158,6 +158,7 @@ def test_connections_have_the_session_options(setup: Setup) -> None:
         assert connection.execute("SHOW intervalstyle").fetchone() == ("iso_8601",)
 
 
+@pytest.mark.slow_with("9")
 @pytest.mark.parametrize("commits", [4, 9])
 def test_killed_snapshot_goes_on_with_the_next_chunk(setup: Setup, commits: int) -> None:
     """No row is copied twice, although the exported snapshot is gone."""

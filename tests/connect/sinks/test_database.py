@@ -104,6 +104,7 @@ class Shop:
         self._connection.close()
 
 
+@pytest.mark.slow_with("delta")
 @pytest.mark.parametrize(("derived", "encoding"), CHOSEN, indirect=["derived"])
 @pytest.mark.timeout(600)
 def test_target_equals_the_database(

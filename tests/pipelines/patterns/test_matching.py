@@ -17,6 +17,7 @@ from millstream.pipelines.patterns.matching import PatternMatch
 from millstream.pipelines.state import BucketState
 from millstream.pipelines.state.trial import Trial
 from millstream.testing.streams import Disorder, StreamDiffers, check_operator
+from tests.drawing import draws
 from tests.pipelines.patterns.operators import SCHEMA, by_backtracking, operator_of, row, source
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -136,7 +137,7 @@ def test_conditions_read_the_match_over_batches() -> None:
     check(
         operator_of("a b+ c", where),
         reference=by_backtracking("a b+ c", holds=holds),
-        examples=20,
+        examples=draws(20),
     )
 
 
@@ -181,7 +182,7 @@ def test_all_rows_equal_a_batch(rows: Any, order: Any) -> None:
 @pytest.mark.slow_with("arrival")
 @ORDERS
 def test_time_outs_equal_a_batch(order: Any) -> None:
-    check(operator_of("a b{2,} c", order=order, wants_time_outs=True), examples=20)
+    check(operator_of("a b{2,} c", order=order, wants_time_outs=True), examples=draws(20))
 
 
 def test_long_attempts_are_given_up_alike() -> None:

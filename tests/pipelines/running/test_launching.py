@@ -89,6 +89,7 @@ def test_batch_ignores_options_for_streams(
     assert declared.batch(spark, broker=topics.bootstrap).count() == 2
 
 
+@pytest.mark.slow
 def test_stream_that_begins_at_the_end_keeps_to_where_that_was(
     spark: SparkSession, topics: Topics, orders: str, where: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -238,6 +239,7 @@ def test_late_rows_are_dropped_in_every_output(
     assert [it.numRowsDroppedByWatermark for it in read[0].stateOperators] == [1, 1]
 
 
+@pytest.mark.slow
 def test_other_lateness_of_a_window_that_spark_computes_is_refused(
     spark: SparkSession, topics: Topics, where: dict[str, Any]
 ) -> None:

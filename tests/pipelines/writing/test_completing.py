@@ -288,6 +288,7 @@ def test_settle_publishes_again_only_its_own_records_of_the_range(query: Query) 
     assert query.values(at_least=6) == expected
 
 
+@pytest.mark.slow
 def test_deleted_records_of_an_aborted_transaction_are_reported_as_lost(query: Query) -> None:
     driver = query.begin()
     decision = query.decide(driver, query.write(0, ["a", "b"], SHORT_MS))

@@ -24,6 +24,7 @@ def answers(broker: BrokerProcess, seconds: float) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_broker_answers_again_after_every_fault(tmp_path: Path) -> None:
     with BrokerProcess.millstream(tmp_path) as broker:
         assert answers(broker, 30)
