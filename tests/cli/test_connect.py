@@ -11,7 +11,7 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from millstream.cli.connect import Lines, describe, shown
+from millstream.cli.connect import Lines, describe
 from millstream.connect.sinks import Progress
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.peers.patience import PATIENCE_SECONDS
@@ -90,8 +90,3 @@ def test_progress_is_described() -> None:
     text = "1,234 records applied, lag 5, 1 bad, 2 conflicts with another writer"
     assert describe(progress) == text
     Lines("shop")(progress)  # too early for a line
-
-
-def test_password_is_not_shown() -> None:
-    assert shown("postgresql://me:secret@db:5432/shop") == "postgresql://me@db:5432/shop"
-    assert shown("sqlite:///shop.db") == "sqlite:///shop.db"

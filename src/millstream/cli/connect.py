@@ -12,7 +12,7 @@ import typer
 
 from millstream.cli.options import BOOTSTRAP_VARIABLE, ClientConfig
 from millstream.cli.output import note, print_json
-from millstream.connect.sinks.config import SinkConfig, load_config
+from millstream.connect.sinks.config import SinkConfig, load_config, without_password
 from millstream.connect.sinks.runner import Progress, SinkRunner
 
 LINE_EVERY_SECONDS = 5.0
@@ -80,7 +80,8 @@ def run_sink(config: SinkConfig, *, once: bool, rebuild: bool, as_json: bool = F
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     runner = SinkRunner(config, report=Lines(config.name), stop=stop)
-    note(f"{config.name}: {', '.join(it.topic for it in config.topics)} to {shown(config.to)}")
+    topics = ", ".join(it.topic for it in config.topics)
+    note(f"{config.name}: {topics} to {without_password(config.to)}")
     done = runner.rebuild() if rebuild else runner.run(once=once)
     if as_json:
         print_json(vars(done))
@@ -116,10 +117,3 @@ def describe(progress: Progress) -> str:
         conflicts = "conflict" if progress.conflicts == 1 else "conflicts"
         parts.append(f"{progress.conflicts:,} {conflicts} with another writer")
     return ", ".join(parts)
-
-
-def shown(url: str) -> str:
-    """Without a password."""
-    head, at, tail = url.rpartition("@")
-    scheme, slashes, user = head.partition("://")
-    return f"{scheme}{slashes}{user.partition(':')[0]}{at}{tail}" if at else url

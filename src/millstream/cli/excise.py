@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,11 +21,26 @@ from millstream.cli.cluster import Cluster
 from millstream.cli.failures import CommandFailed, usage_error
 from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
 from millstream.cli.output import console, error_console, note, print_json, print_rows, warn
-from millstream.excision.documents import KEY, WHERE, Job, Receipt, Selector, TopicPlan
+from millstream.excision.derived import Places, plan_derived, read_places
+from millstream.excision.documents import (
+    KEY,
+    WHERE,
+    DerivedPlan,
+    Job,
+    Receipt,
+    Selector,
+    TopicPlan,
+)
 from millstream.excision.history import History
 from millstream.excision.jobs import begin, check_room, finish
 from millstream.excision.ledger import Excision, Ledger
-from millstream.excision.selection import Access, NothingFound, find_letters, find_topic
+from millstream.excision.selection import (
+    OUTPUT,
+    Access,
+    NothingFound,
+    find_letters,
+    find_topic,
+)
 from millstream.excision.verification import verify_receipt
 
 app = typer.Typer(
@@ -47,6 +63,22 @@ Where = Annotated[
         help="Records for which this predicate holds; columns as in `millstream query`.",
     ),
 ]
+Sinks = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--sink", metavar="SINK.TOML", help="Also from this sink of `millstream connect`."
+    ),
+]
+Pipelines = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pipeline", metavar="FILE.py:NAME", help="Also from this pipeline: state, tables, topics."
+    ),
+]
+PlacesFile = Annotated[
+    Path | None,
+    typer.Option("--places", metavar="FILE", help="A TOML file that lists sinks and pipelines."),
+]
 Timeout = Annotated[
     float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait for all replicas.")
 ]
@@ -54,6 +86,13 @@ ReceiptFile = Annotated[
     Path | None, typer.Option("--receipt", metavar="FILE", help="Also write the receipt here.")
 ]
 TIMEOUT_SECONDS = 300.0
+DONE_HOW = {
+    "rebuild": "filled again from the log, beside the old rows",
+    "rows of the key": "the rows of the key are deleted",
+    "views": "computed again from the log, beside the old views; stop the pipeline until then",
+    "in place": "emptied and computed again from the log; stop the pipeline until then",
+    "version": "deploy another version, and remove the earlier ones; the job waits for that",
+}
 
 
 @app.callback()
@@ -63,6 +102,9 @@ def excise(
     key: Key = None,
     key_hex: KeyHex = None,
     where: Where = None,
+    sink: Sinks = None,
+    pipeline: Pipelines = None,
+    places: PlacesFile = None,
     reason: Annotated[
         str, typer.Option("--reason", help="For the receipt: a ticket, the legal basis.")
     ] = "",
@@ -78,13 +120,15 @@ def excise(
 
     First it shows what it would remove, and where: in the topic, and in dead letters of its
     records. Then every replica rewrites its files; offsets do not change, and readers see a gap.
-    At the end there is a receipt. An interrupted excision goes on by itself, see `resume`.
+    Sinks and pipelines that are named are computed again without these records. At the end there
+    is a receipt. An interrupted excision goes on by itself, see `resume`.
 
     [bold]Examples[/bold]
 
     \b
       millstream excise --topic orders --key alice --dry-run
       millstream excise --topic orders --key alice --reason "ticket 4711"
+      millstream excise --topic orders --key alice --sink search.toml --pipeline shop.py:revenue
       millstream excise --topic orders --where "_value->>'$.email' = 'a@example.org'" --yes
       millstream excise verify receipt-1.json --key alice
     """
@@ -94,9 +138,11 @@ def excise(
     if topic is None or selector is None:
         raise usage_error("name --topic, and one of --key, --key-hex and --where")
     cluster = Cluster.connect(bootstrap_server, client_config)
-    plans = find(cluster, topic, selector)
+    chosen = places_of(places, sink, pipeline)
+    derived = plan_derived(cluster.protocol, chosen, [topic], selector, cluster.bootstrap_servers)
+    plans = find(cluster, topic, selector, derived.topics)
     if dry_run or not as_json:
-        show_plan(plans, selector, as_json=as_json)
+        show_plan(plans, selector, derived.plans, as_json=as_json)
     if dry_run:
         note("dry run: nothing was removed")
         return
@@ -104,35 +150,47 @@ def excise(
         confirm(topic, plans)
     with reported(as_json):
         job = begin(
-            cluster.protocol, plans, selector, requested_by=requester(cluster), reason=reason
+            cluster.protocol,
+            plans,
+            selector,
+            requested_by=requester(cluster),
+            reason=reason,
+            derived=derived.plans,
         )
         note(f"job {job.id} is durable: the brokers go on by themselves")
-        done = wait(cluster, job, timeout)
+        done = wait(cluster, job, selector, timeout)
     show_receipt(done, receipt, as_json=as_json)
 
 
 @app.command()
 def resume(
     job: Annotated[str, typer.Argument(metavar="JOB", help="The number of the job.")],
+    key: Key = None,
+    key_hex: KeyHex = None,
+    where: Where = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     receipt: ReceiptFile = None,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
 ) -> None:
-    """Wait for a job whose client was interrupted, and write its receipt.
+    """Go on with a job whose client was interrupted, and write its receipt.
+
+    Give the key again if rows of sinks are deleted by it: it is not written down.
 
     [bold]Examples[/bold]
 
     \b
       millstream excise list
       millstream excise resume 3f9c01a2b4d6
+      millstream excise resume 3f9c01a2b4d6 --key alice
     """
     cluster = Cluster.connect(bootstrap_server, client_config)
     jobs = History(cluster.protocol).jobs()
     if job not in jobs:
         raise usage_error(f"there is no job {job}; see `millstream excise list`")
-    show_receipt(wait(cluster, jobs[job], timeout), receipt, as_json=as_json)
+    selector = selector_of(key, key_hex, where)
+    show_receipt(wait(cluster, jobs[job], selector, timeout), receipt, as_json=as_json)
 
 
 @app.command("list")
@@ -202,9 +260,11 @@ def verify(
             on_progress=advance,
         )
     if as_json:
-        print_json({"records_read": outcome.records_read, "problems": outcome.problems})
+        print_json(asdict(outcome))
     if outcome.problems:
         raise CommandFailed("; ".join(outcome.problems))
+    for it in outcome.unseen:
+        warn(f"not looked at: {it}")
     if not as_json:
         console().print(
             f"receipt {found.number} is intact; read {outcome.records_read:,} records, and none "
@@ -233,17 +293,37 @@ def selector_of(key: str | None, key_hex: str | None, where: str | None) -> Sele
         raise usage_error(f"--key-hex {given[0]!r}: {error}") from error
 
 
-def find(cluster: Cluster, topic: str, selector: Selector) -> list[TopicPlan]:
+def places_of(file: Path | None, sinks: list[Path] | None, pipelines: list[str] | None) -> Places:
+    listed = Places() if file is None else read_places(file)
+    return Places(
+        [*listed.sinks, *(sinks or ())],
+        [*listed.pipelines, *(pipelines or ())],
+    )
+
+
+def find(
+    cluster: Cluster, topic: str, selector: Selector, outputs: Sequence[str]
+) -> list[TopicPlan]:
+    """In the topic, in topics that pipelines write, if they have the key, and in dead letters."""
     cluster.partitions_of(topic)
-    with searching(f"reading {topic}") as advance:
-        plan = find_topic(
-            cluster.protocol, topic, selector, access=access_to(cluster), on_progress=advance
-        )
-    if not plan.records:
+    searched = [topic, *(outputs if selector.kind == KEY else ())]
+    plans = []
+    for name in searched:
+        with searching(f"reading {name}") as advance:
+            plan = find_topic(
+                cluster.protocol, name, selector, access=access_to(cluster), on_progress=advance
+            )
+        if name == topic or plan.records:
+            plans.append(plan if name == topic else replace(plan, role=OUTPUT))
+    letters = [it for it in dead_letter_topics(cluster.protocol) if it not in searched]
+    for plan in list(plans):
+        with searching("reading dead letters") as advance:
+            plans += find_letters(
+                cluster.protocol, letters, plan, selector=selector, on_progress=advance
+            )
+    if not any(it.records for it in plans):
         raise NothingFound(f"no record of {topic} has {selector.describe()}: nothing to remove")
-    letters = [it for it in dead_letter_topics(cluster.protocol) if it != topic]
-    with searching("reading dead letters") as advance:
-        return [plan, *find_letters(cluster.protocol, letters, plan, on_progress=advance)]
+    return plans
 
 
 def access_to(cluster: Cluster) -> Access:
@@ -295,13 +375,27 @@ def reported(as_json: bool) -> Iterator[None]:
         raise
 
 
-def wait(cluster: Cluster, job: Job, timeout: float) -> Receipt:
+def wait(cluster: Cluster, job: Job, selector: Selector | None, timeout: float) -> Receipt:
     check_room(cluster.protocol, job)
     with searching("replicas") as advance:
-        return finish(cluster.protocol, job, timeout_seconds=timeout, on_progress=advance)
+        return finish(
+            cluster.protocol,
+            job,
+            timeout_seconds=timeout,
+            selector=selector,
+            bootstrap_servers=cluster.bootstrap_servers,
+            on_progress=advance,
+            show=note,
+        )
 
 
-def show_plan(plans: Sequence[TopicPlan], selector: Selector, *, as_json: bool) -> None:
+def show_plan(
+    plans: Sequence[TopicPlan],
+    selector: Selector,
+    derived: Sequence[DerivedPlan],
+    *,
+    as_json: bool,
+) -> None:
     rows: list[dict[str, Any]] = [
         {
             "topic": plan.topic,
@@ -315,7 +409,7 @@ def show_plan(plans: Sequence[TopicPlan], selector: Selector, *, as_json: bool) 
         for place in plan.places
     ]
     if as_json:
-        print_json(rows)
+        print_json([*rows, *(asdict(it) for it in derived)])
         return
     shown = [{**row, "offsets": shortened(row["offsets"])} for row in rows]
     columns = {
@@ -328,6 +422,11 @@ def show_plan(plans: Sequence[TopicPlan], selector: Selector, *, as_json: bool) 
     }
     note(f"records to remove: {selector.describe()}")
     print_rows(shown, columns, empty="nothing")
+    for it in derived:
+        console().print(
+            f"{it.kind} {it.name} ({it.store}: {', '.join(it.tables)}): {DONE_HOW[it.how]}",
+            markup=False,
+        )
 
 
 def shortened(text: str, length: int = 50) -> str:
@@ -344,6 +443,12 @@ def show_receipt(done: Receipt, file: Path | None, *, as_json: bool) -> None:
         f"removed {done.job.records:,} records; receipt {done.number}, sha256 {done.digest}",
         markup=False,
     )
+    for it in done.derived:
+        rows = ", ".join(
+            f"{table} had {count:,} rows and has {it['rows_after'].get(table, 0):,}"
+            for table, count in it["rows_before"].items()
+        )
+        console().print(f"{it['kind']} {it['name']}: {rows or 'no tables'}", markup=False)
     note("not reached: " + "; ".join(done.not_reached))
 
 

@@ -21,7 +21,8 @@ KEY, WHERE = "key", "where"
 FIRST_IN_CHAIN = ""
 
 NOT_REACHED = (
-    "copies that consumers have made: tables, caches, files, checkpoints and state of pipelines",
+    "copies that consumers have made, other than the sinks and pipelines that were named: tables, "
+    "caches, files, checkpoints and state",
     "backups and snapshots of the brokers' disks, until they expire; a log restored from one is "
     "excised again when its broker starts",
     "free blocks of the disks, until they are written over",
@@ -88,6 +89,20 @@ class TopicPlan:
 
 
 @dataclass(frozen=True)
+class DerivedPlan:
+    """A sink or a pipeline that has rows, or state, of the records."""
+
+    kind: str  # "sink" or "pipeline"
+    declared: str  # where: the sink's file, or the pipeline's and its name
+    host: str  # on which machine that is
+    directory: str  # in which the command runs: addresses may be relative
+    name: str
+    how: str  # see `derived.py`
+    tables: tuple[str, ...] = ()
+    store: str = ""  # its address, without a password
+
+
+@dataclass(frozen=True)
 class Job:
     """An excision that was asked for."""
 
@@ -99,13 +114,21 @@ class Job:
     selector_digest: str
     salt: str
     topics: tuple[TopicPlan, ...]
+    derived: tuple[DerivedPlan, ...] = ()
 
     @property
     def records(self) -> int:
         return sum(it.records for it in self.topics)
 
+    def fields(self) -> dict[str, Any]:
+        """Without what it has nothing of, so that jobs from before that was known stay the same."""
+        fields = asdict(self)
+        if not self.derived:
+            del fields["derived"]
+        return fields
+
     def to_json(self) -> bytes:
-        return canonical(asdict(self))
+        return canonical(self.fields())
 
     @classmethod
     def from_json(cls, content: bytes) -> Job:
@@ -127,6 +150,7 @@ class Receipt:
     deleted_topics: tuple[str, ...]  # meanwhile, and all their records with them
     verified_records: int  # read after the excision, and none was found
     not_reached: tuple[str, ...] = NOT_REACHED
+    derived: tuple[Mapping[str, Any], ...] = ()  # what was done to each of the job's sinks, ...
     digest: str = field(default="", compare=False)
 
     def sealed(self) -> Receipt:
@@ -134,12 +158,18 @@ class Receipt:
         return Receipt(**{**self.__dict__, "digest": self.expected_digest()})
 
     def expected_digest(self) -> str:
-        fields = asdict(self)
+        fields = self._fields()
         del fields["digest"]
         return hashlib.sha256(canonical(fields)).hexdigest()
 
     def to_json(self) -> bytes:
-        return canonical(asdict(self))
+        return canonical(self._fields())
+
+    def _fields(self) -> dict[str, Any]:
+        fields = {**asdict(self), "job": self.job.fields()}
+        if not self.derived:
+            del fields["derived"]
+        return fields
 
     @classmethod
     def from_json(cls, content: bytes) -> Receipt:
@@ -152,6 +182,7 @@ class Receipt:
                     "replicas": tuple(fields["replicas"]),
                     "deleted_topics": tuple(fields["deleted_topics"]),
                     "not_reached": tuple(fields["not_reached"]),
+                    "derived": tuple(fields.get("derived", ())),
                 }
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -185,4 +216,7 @@ def _job(fields: Mapping[str, Any]) -> Job:
         for place in topic.partitions:
             if len(place.ranges) < place.records:
                 raise ValueError(f"{topic.topic}-{place.partition} has too few offsets")
-    return Job(**{**fields, "topics": topics})
+    derived = tuple(
+        DerivedPlan(**{**it, "tables": tuple(it["tables"])}) for it in fields.get("derived", ())
+    )
+    return Job(**{**fields, "topics": topics, "derived": derived})

@@ -1,7 +1,8 @@
 """The topics in which excisions are kept.
 
-__excisions            jobs (key `job/<id>`), and the reports of brokers (`replica/...`,
-                       `removed/...`); compacted, so that a report of each log stays
+__excisions            jobs (key `job/<id>`), the reports of brokers (`replica/...`,
+                       `removed/...`), and what was done to sinks and pipelines
+                       (`derived/<job>/<number>`); compacted, so that a report of each log stays
 __excision_receipts    one record per receipt, kept forever. A receipt is appended only at the
                        offset where it belongs (`millstream.conditional.append`), so that two
                        that are made at once do not break the chain.
@@ -19,13 +20,14 @@ from millstream.client.cluster import Cluster
 from millstream.client.producing import RawProducer
 from millstream.client.topics import NewTopic, create_topics
 from millstream.errors import ApiError, ErrorCode, MillstreamError
-from millstream.excision.documents import BadDocument, Job, Receipt
+from millstream.excision.documents import BadDocument, Job, Receipt, canonical
 from millstream.excision.selection import read_all
 from millstream.records.record import Record, encode_batch
 
 EXCISIONS = "__excisions"
 RECEIPTS = "__excision_receipts"
 JOB_KEY, REPLICA_KEY, REMOVED_KEY = "job/", "replica/", "removed/"
+DERIVED_KEY = "derived/"
 OFFSET_HEADER = "millstream-offset"
 
 MESSAGE_BYTES_MAX = "16777216"  # jobs and receipts list offsets
@@ -90,6 +92,20 @@ class History:
                 except ValueError as error:
                     raise BadDocument(f"the report {key} of {EXCISIONS} is damaged") from error
         return found
+
+    def put_derived(self, job: Job, number: int, report: Report) -> None:
+        """How far the sink or pipeline with this number is."""
+        key = f"{DERIVED_KEY}{job.id}/{number}".encode()
+        self._send(EXCISIONS, Record(0, _now_ms(), key, canonical(report)))
+
+    def derived(self, job: Job) -> dict[int, Report]:
+        """The reports on sinks and pipelines, by their number in the job."""
+        prefix = f"{DERIVED_KEY}{job.id}/"
+        return {
+            int(key.removeprefix(prefix)): json.loads(value)
+            for key, value in self._latest().items()
+            if key.startswith(prefix)
+        }
 
     def receipts(self) -> list[Receipt]:
         return [

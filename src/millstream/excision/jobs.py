@@ -21,7 +21,16 @@ from millstream.config.excised import EXCISED, OffsetRanges, format_excised
 from millstream.config.excised import parse_ranges as parse
 from millstream.errors import ApiError, ErrorCode, MillstreamError
 from millstream.excision import history
-from millstream.excision.documents import FIRST_IN_CHAIN, Job, Receipt, Selector, TopicPlan
+from millstream.excision.derived import excise_derived, verify_derived
+from millstream.excision.documents import (
+    FIRST_IN_CHAIN,
+    NOT_REACHED,
+    DerivedPlan,
+    Job,
+    Receipt,
+    Selector,
+    TopicPlan,
+)
 from millstream.excision.history import REMOVED_KEY, REPLICA_KEY, History, Report
 from millstream.excision.verification import verify_job
 
@@ -54,6 +63,7 @@ def begin(
     *,
     requested_by: str,
     reason: str = "",
+    derived: Sequence[DerivedPlan] = (),
     now_ms: int | None = None,
 ) -> Job:
     """Write the job down, and tell the brokers. From here on it is durable."""
@@ -67,6 +77,7 @@ def begin(
         selector_digest=selector.digest(salt),
         salt=salt,
         topics=tuple(topics),
+        derived=tuple(derived),
     )
     history.create(cluster)
     check_room(cluster, job)
@@ -123,11 +134,16 @@ def finish(
     job: Job,
     *,
     timeout_seconds: float,
+    selector: Selector | None = None,
+    bootstrap_servers: str = "",
     on_progress: Callable[[int, int], None] = lambda done, total: None,
+    show: Callable[[str], None] = lambda text: None,
 ) -> Receipt:
-    """Wait for all replicas, look again, and write the receipt.
+    """Wait for all replicas, then remove what sinks and pipelines have of the records, look again,
+    and write the receipt. `selector` is needed if rows are deleted by their key.
 
     Raises `StillWaiting` with the replicas that are missing, `StillThere` if a record is found."""
+    check_selector(job, selector)
     existing = _receipt_of(cluster, job)
     if existing is not None:
         return existing
@@ -142,10 +158,18 @@ def finish(
         if time.monotonic() > deadline:
             raise StillWaiting(_waiting_for(job, waiting))
         time.sleep(POLL_SECONDS)
+    derived = excise_derived(cluster, job, selector, bootstrap_servers, show=show)
     verified = verify_job(cluster, job)
-    if verified.problems:
-        raise StillThere("; ".join(verified.problems))
-    return _write_receipt(cluster, job, verified.records_read)
+    problems, _ = verify_derived(cluster, job, derived, selector, bootstrap_servers)
+    if verified.problems or problems:
+        raise StillThere("; ".join((*verified.problems, *problems)))
+    return _write_receipt(cluster, job, verified.records_read, derived)
+
+
+def check_selector(job: Job, selector: Selector | None) -> None:
+    """Raises `MillstreamError` for one that the job is not about."""
+    if selector is not None and selector.digest(job.salt) != job.selector_digest:
+        raise MillstreamError(f"job {job.id} is of another key or predicate: its hash is another")
 
 
 def _waiting_for(job: Job, waiting: Sequence[ReplicaState]) -> str:
@@ -158,7 +182,9 @@ def _waiting_for(job: Job, waiting: Sequence[ReplicaState]) -> str:
     )
 
 
-def _write_receipt(cluster: Cluster, job: Job, records_read: int) -> Receipt:
+def _write_receipt(
+    cluster: Cluster, job: Job, records_read: int, derived: Sequence[Report]
+) -> Receipt:
     kept = History(cluster)
     for _ in range(ATTEMPTS):
         receipts = kept.receipts()
@@ -173,6 +199,8 @@ def _write_receipt(cluster: Cluster, job: Job, records_read: int) -> Receipt:
             replicas=tuple(_reports_of(kept, job)),
             deleted_topics=tuple(it.topic for it in job.topics if not _is_there(cluster, it)),
             verified_records=records_read,
+            not_reached=(*NOT_REACHED, *(it for report in derived for it in report["left"])),
+            derived=tuple(derived),
         ).sealed()
         if kept.append_receipt(receipt):
             return receipt

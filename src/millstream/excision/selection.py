@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from millstream.admin.cluster_state import cluster_state
 from millstream.admin.offsets import end_offsets, start_offsets
+from millstream.admin.settings import Resource, settings_of
 from millstream.client.cluster import Cluster
-from millstream.client.fetching import fetch_batches
+from millstream.client.fetching import fetch_batches, log_end_offset
 from millstream.config.excised import OffsetRanges
 from millstream.connect.dead_letters import HEADER_PREFIX
 from millstream.errors import ApiError, ErrorCode, MillstreamError
@@ -24,8 +25,10 @@ from millstream.records.compression import decompress
 from millstream.records.record import Record, decode_records
 
 HITS_MAX = 1_000_000
+EMPTY_WAIT_MS = 500
+EMPTY_ANSWERS_MAX = 10  # a leader may not know yet how far its log is replicated
 
-TOPIC, DEAD_LETTERS = "topic", "dead letters"
+TOPIC, DEAD_LETTERS, OUTPUT = "topic", "dead letters", "output of a pipeline"
 
 OnProgress = Callable[[int, int], None]  # records so far, and in all
 
@@ -66,15 +69,21 @@ def find_letters(
     topics: Sequence[str],
     plan: TopicPlan,
     *,
+    selector: Selector | None = None,
     on_progress: OnProgress = lambda done, total: None,
 ) -> list[TopicPlan]:
-    """The dead letters of the planned records, by their origin, in these topics."""
+    """The dead letters of the planned records, by their origin, in these topics; and, of a key,
+    those of records that the topic no longer has."""
     origins = {
         (plan.topic, place.partition, offset) for place in plan.places for offset in place.ranges
     }
+    key = selector.text if selector is not None and selector.kind == KEY else None
 
     def is_copy(record: Record) -> bool:
-        return _origin(record) in origins
+        origin = _origin(record)
+        if origin is None or origin[0] != plan.topic:
+            return False
+        return origin in origins or (key is not None and key in _keys(record))
 
     found = []
     for topic in topics:
@@ -102,6 +111,12 @@ def _origin(record: Record) -> tuple[str, int, int] | None:
         )
     except (KeyError, ValueError):
         return None
+
+
+def _keys(record: Record) -> tuple[bytes | None, ...]:
+    """Of the record that a dead letter is a copy of: letters of pipelines and of sinks have it in a
+    header, those of share groups as their own."""
+    return record.key, *(value for name, value in record.headers if name == f"{HEADER_PREFIX}key")
 
 
 Extent = dict[int, tuple[int, int]]  # partition: start and end
@@ -165,10 +180,11 @@ def read_all(
 ) -> Iterator[tuple[Record | None, int | None]]:
     """Every record between two offsets, also of transactions that were aborted; and, after each
     answer, the offset up to which that was. Batches without `needle` are left out."""
-    position = start
+    position, empty_answers = start, 0
     while position < end:
         try:
-            fetched = fetch_batches(cluster, topic, partition, position)
+            wait_ms = EMPTY_WAIT_MS if empty_answers else 0
+            fetched = fetch_batches(cluster, topic, partition, position, wait_ms=wait_ms)
         except ApiError as error:
             if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise
@@ -189,9 +205,23 @@ def read_all(
                         if position <= record.offset < end:
                             yield record, None
             position = max(position, header.next_offset)
-        if position == before:
-            break  # the rest is being written
+        empty_answers = empty_answers + 1 if position == before else 0
+        if empty_answers == EMPTY_ANSWERS_MAX:
+            _refuse_silence(cluster, topic, partition, position, end)
+            position = end
         yield None, min(position, end)
+
+
+def _refuse_silence(cluster: Cluster, topic: str, partition: int, position: int, end: int) -> None:
+    """Raise for a leader that does not give the records that it has: what is not read would count
+    as not there. Only compaction leaves nothing at all up to the end of a log."""
+    settings = {it.name: it.value for it in settings_of(cluster, Resource.TOPIC, topic)}
+    is_compacted = "compact" in (settings.get("cleanup.policy") or "")
+    if not is_compacted or log_end_offset(cluster, topic, partition) < end:
+        raise MillstreamError(
+            f"{topic}-{partition} gives nothing from offset {position} on, although it had records "
+            f"up to {end - 1}: not all of it was searched, so nothing was done. Try again"
+        )
 
 
 def _search(

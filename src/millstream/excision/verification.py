@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from millstream.admin.offsets import known_topics, start_offsets
 from millstream.client.cluster import Cluster
+from millstream.excision.derived import verify_derived
 from millstream.excision.documents import Job, PlacePlan, Receipt, Selector, check_chain
 from millstream.excision.history import History
 from millstream.excision.selection import Access, find_topic, read_all
@@ -25,6 +26,7 @@ class Verification:
 
     records_read: int = 0
     problems: list[str] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)  # places that cannot be reached from here
 
 
 def verify_job(cluster: Cluster, job: Job) -> Verification:
@@ -75,6 +77,11 @@ def verify_receipt(
     looked = verify_job(cluster, receipt.job)
     outcome.records_read += looked.records_read
     outcome.problems += looked.problems
+    if receipt.derived and access is not None:
+        problems, outcome.unseen = verify_derived(
+            cluster, receipt.job, receipt.derived, selector, access.bootstrap_servers
+        )
+        outcome.problems += problems
     if selector is not None and access is not None:
         _search_again(cluster, receipt, selector, access, outcome, on_progress)
     return outcome

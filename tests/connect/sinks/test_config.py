@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millstream.connect.sinks.config import TopicConfig, load_config, parse_config
+from millstream.connect.sinks.config import TopicConfig, load_config, parse_config, without_password
 from millstream.errors import ConfigError
 
 GIVEN: dict[str, Any] = {
@@ -113,3 +113,8 @@ def test_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
 def test_mistake_is_named(changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         parse_config({**GIVEN, **changes})
+
+
+def test_password_is_not_shown() -> None:
+    assert without_password("postgresql://me:secret@db:5432/shop") == "postgresql://me@db:5432/shop"
+    assert without_password("sqlite:///shop.db") == "sqlite:///shop.db"

@@ -223,3 +223,10 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> No
             near = get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
             raise ConfigError(f"{where}: unknown name {name!r}{hint}")
+
+
+def without_password(url: str) -> str:
+    """An address as it may be shown."""
+    head, at, tail = url.rpartition("@")
+    scheme, slashes, user = head.partition("://")
+    return f"{scheme}{slashes}{user.partition(':')[0]}{at}{tail}" if at else url

@@ -103,6 +103,25 @@ class DeltaSink(Sink):
                 found[key] = {name: to_json(it) for name, it in row.items()}
         return found
 
+    def count_rows(self, target: Target) -> int:
+        with self._reporting():
+            return int(self._load(target).to_pyarrow_dataset().count_rows())
+
+    def purge(self) -> list[str]:
+        """Earlier versions of a table go: their files, and commits, which have the least and the
+        greatest values of columns."""
+        with self._reporting():
+            for target in self.targets:
+                table = self._load(target)
+                table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+                table = self._load(target)
+                table.create_checkpoint()
+                for file in (self._path(target) / "_delta_log").glob("*.*"):
+                    number = file.name.partition(".")[0]
+                    if number.isdecimal() and int(number) < table.version():
+                        file.unlink(missing_ok=True)
+        return []
+
     def close(self) -> None:
         """Nothing is open between writes."""
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.connect.sinks.changes import Key, Row
+from millstream.connect.sinks.parquet import sync
 from millstream.connect.sinks.positions import Place, Position, PositionMoved, check_steps
 from millstream.connect.sinks.sink import REBUILD_SUFFIX, Part, Sink, SinkUnavailable, Target, Write
 from millstream.connect.sinks.sqlite import layouts_of
@@ -52,6 +53,8 @@ def connect(path: Path) -> Any:
 
 class DuckdbSink(Sink):
     """Tables in one file."""
+
+    may_write_again = True
 
     def __init__(self, path: Path, name: str, targets: Sequence[Target]) -> None:
         super().__init__(name, targets)
@@ -103,6 +106,35 @@ class DuckdbSink(Sink):
                 for row in connection.execute(statement, list(values)).fetchall():
                     found[key] = dict(zip(layout.names, map(to_json, row), strict=True))
         return found
+
+    def count_rows(self, target: Target) -> int:
+        with self._transaction() as connection:
+            found = connection.execute(f"SELECT count(*) FROM {quote(target.table)}").fetchone()
+            return int(found[0])
+
+    def purge(self) -> list[str]:
+        """DuckDB keeps the blocks of deleted rows until it writes over them, so the file is copied,
+        and the copy takes its place while it is still ours alone."""
+        copy = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex}")
+        try:
+            with self._transaction():
+                pass  # opened, or waited for
+            connection = self._connection
+            connection.execute("FORCE CHECKPOINT")
+            (name,) = connection.execute("SELECT current_database()").fetchone()
+            location = str(copy).replace("'", "''")
+            connection.execute(f"ATTACH '{location}' AS millstream_copy")
+            connection.execute(f"COPY FROM DATABASE {quote(name)} TO millstream_copy")
+            connection.execute("DETACH millstream_copy")
+            sync(copy)
+            copy.rename(self._path)
+            sync(self._path.parent)
+        except OSError as error:
+            raise StoreError(f"{self._path} cannot be written again: {error}") from error
+        finally:
+            copy.unlink(missing_ok=True)
+            self.close()
+        return []
 
     def rest(self) -> None:
         self.close()

@@ -150,6 +150,14 @@ class OpenSearchSink(Sink):
             if it.get("found") and HIDDEN not in it["_source"]
         }
 
+    def count_rows(self, target: Target) -> int:
+        alias = quote(self._indexes[target.topic].alias)
+        self._checked(self._server.ask("POST", f"/{alias}/_refresh"))
+        return int(self._checked(self._server.ask("GET", f"/{alias}/_count")).body["count"])
+
+    def purge(self) -> list[str]:
+        return ["snapshots of the search server"]  # the index that was replaced is deleted
+
     def close(self) -> None:
         self._server.close()
 

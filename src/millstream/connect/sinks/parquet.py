@@ -93,6 +93,14 @@ class ParquetSink(Sink):
             files = [it for home in self._homes.values() for _, it in _last_files(home)]
             return max((it.stat().st_mtime for it in files), default=None)
 
+    def count_rows(self, target: Target) -> int:
+        with self._reporting():
+            files = self._homes[target.topic].glob(f"{_PARTITION}*/*.parquet")
+            return sum(pq.read_metadata(it).num_rows for it in files)
+
+    def purge(self) -> list[str]:
+        return []  # the directory that was replaced is deleted
+
     def close(self) -> None:
         """Nothing is open between writes."""
 
@@ -156,7 +164,7 @@ class ParquetSink(Sink):
         temporary = self._directory / f".{target.table}-{uuid.uuid4().hex}"
         temporary.symlink_to(home.name)
         temporary.rename(self._path(target))
-        _sync(self._directory)
+        sync(self._directory)
 
     def _remove(self, target: Target) -> None:
         self._path(target).unlink(missing_ok=True)
@@ -221,7 +229,7 @@ class ParquetSink(Sink):
         temporary = folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
         try:
             pq.write_table(table, temporary)
-            _sync(temporary)
+            sync(temporary)
             try:
                 os.link(temporary, folder / f"{begin:020d}.parquet")
             except FileExistsError:
@@ -230,7 +238,7 @@ class ParquetSink(Sink):
                 ) from None
         finally:
             temporary.unlink(missing_ok=True)
-        _sync(folder)
+        sync(folder)
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
@@ -267,7 +275,8 @@ def _shown(schema: Any) -> str:
     return ", ".join(f"{it.name} {it.type}" for it in schema)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Write a file or a directory to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -15,7 +15,7 @@ from millstream.connect.sinks.changes import Key, Row
 from millstream.connect.sinks.positions import Place, Position, PositionMoved, check_steps
 from millstream.connect.sinks.sink import REBUILD_SUFFIX, Part, Sink, SinkUnavailable, Target, Write
 from millstream.connect.sinks.sqlite import layouts_of
-from millstream.connect.tables.postgres_connection import connect, explained, passes
+from millstream.connect.tables.postgres_connection import connect, explained, passes, purge
 from millstream.connect.tables.postgres_rows import CREATION_LOCK, fit, identity, stage_rows
 from millstream.connect.tables.postgres_tables import FoundTable, Merge, check_names, table_name
 from millstream.connect.tables.rows import make_ready
@@ -43,6 +43,8 @@ _INSERT = (
 
 class PostgresSink(Sink):
     """Tables in one database."""
+
+    may_write_again = True
 
     def __init__(self, url: str, name: str, targets: Sequence[Target]) -> None:
         super().__init__(name, targets)
@@ -119,6 +121,19 @@ class PostgresSink(Sink):
             return found
 
         return self._run(find, "read rows")
+
+    def count_rows(self, target: Target) -> int:
+        table = table_name(self._layouts[target.topic].table)
+
+        def count(connection: psycopg.Connection) -> int:
+            found: Any = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
+            return int(found[0])
+
+        return self._run(count, "count rows")
+
+    def purge(self) -> list[str]:
+        tables = [table_name(it.table) for it in self._layouts.values()]
+        return purge(self._url, tables)
 
     def close(self) -> None:
         if self._connection is not None:

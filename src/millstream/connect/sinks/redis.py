@@ -59,6 +59,7 @@ class RedisSink(Sink):
     """Rows as JSON in one database of one server."""
 
     rows_max = 2_000  # a script stops all other clients for its duration
+    may_write_again = True
 
     def __init__(self, url: str, name: str, targets: Sequence[Target]) -> None:
         super().__init__(name, targets)
@@ -73,6 +74,7 @@ class RedisSink(Sink):
             )
         self._url, self._database = urlunsplit(parts._replace(query="")), int(number)
         self._rebuild_database = int(rebuild) if rebuild else None
+        self.may_rebuild = self._rebuild_database not in (None, self._database)
         self._positions_key = POSITIONS_PREFIX + name
         self._client: redis.Redis | None = None
         self._script: Callable[..., Any] | None = None
@@ -131,6 +133,13 @@ class RedisSink(Sink):
         return {
             key: json.loads(text) for key, text in zip(keys, found, strict=True) if text is not None
         }
+
+    def count_rows(self, target: Target) -> int:
+        with self._reporting():
+            return sum(1 for _ in self._keys(f"{_escaped(target.table)}:*"))
+
+    def purge(self) -> list[str]:
+        return ["dumps and append-only files of Redis, until it has written them again"]
 
     def close(self) -> None:
         if self._client is not None:

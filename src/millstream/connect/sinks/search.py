@@ -118,6 +118,14 @@ class SearchSink(SqliteSink):
                 found[key] = number
         return found
 
+    def purge(self) -> list[str]:
+        """The index keeps words of deleted documents until its parts are merged."""
+        with self._transaction() as connection:
+            for target in self.targets:
+                index = quote(target.table)
+                connection.execute(f"INSERT INTO {index} ({index}) VALUES ('optimize')")
+        return super().purge()
+
     def stored_rows(self, target: Target, keys: Sequence[Key]) -> dict[Key, Row]:
         index, names = quote(target.table), [*target.fields, *target.stored]
         statement = f"SELECT {', '.join(map(quote, names))} FROM {index} WHERE rowid = ?"

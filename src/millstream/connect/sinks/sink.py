@@ -102,6 +102,8 @@ class Sink(ABC):
     rows_max = 50_000  # of one write
     pause_seconds = 0.0  # between writes, while the topics are followed
     keeps_history = False  # the target keeps changes instead of rows
+    may_rebuild = True  # beside itself
+    may_write_again = False  # rows, without a new position: `apply` with steps that stay in place
 
     def __init__(self, name: str, targets: Sequence[Target]) -> None:
         self.name, self.targets = name, tuple(targets)
@@ -128,6 +130,15 @@ class Sink(ABC):
     def stored_rows(self, target: Target, keys: Sequence[Key]) -> dict[Key, Row]:
         """Rows that the target has, in the form of JSON; not if it keeps changes instead."""
         raise NotImplementedError
+
+    @abstractmethod
+    def count_rows(self, target: Target) -> int:
+        """How many rows, documents or, if it keeps these, changes the target has."""
+
+    @abstractmethod
+    def purge(self) -> list[str]:
+        """Remove what is left of deleted rows in files of the target. Returns where they may still
+        be, for people."""
 
     @abstractmethod
     def close(self) -> None: ...

@@ -31,6 +31,7 @@ from millstream.connect.tables.sqlite_tables import (
     forget_identity,
     identity,
     open_database,
+    purge,
     transaction,
 )
 
@@ -58,6 +59,8 @@ def layouts_of(targets: Sequence[Target]) -> dict[str, Layout]:
 
 class SqliteSink(Sink):
     """Tables in one file. A subclass stores documents in another way."""
+
+    may_write_again = True
 
     def __init__(self, path: Path, name: str, targets: Sequence[Target]) -> None:
         super().__init__(name, targets)
@@ -120,6 +123,15 @@ class SqliteSink(Sink):
                 for row in self._opened().execute(statement, bound):
                     found[key] = dict(zip(layout.names, map(to_json, row), strict=True))
         return found
+
+    def count_rows(self, target: Target) -> int:
+        with self._reporting("count rows of"):
+            statement = f"SELECT count(*) FROM {quote(target.table)}"
+            return int(self._opened().execute(statement).fetchone()[0])
+
+    def purge(self) -> list[str]:
+        with self._reporting("vacuum"):
+            return purge(self._opened(), self._path)
 
     def close(self) -> None:
         if self._connection is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from millstream.connect.tables.rows import NOT_UTF8_CURE
@@ -35,6 +35,20 @@ _HINTS = {
     "23505": "rows break a unique index that is not the table's key",
     "23502": "a column that must not be null has no value in some row",
 }
+
+
+def purge(url: str, tables: Sequence[str]) -> list[str]:
+    """Write tables again without what deleted rows have left in their pages; `tables` are quoted.
+    Readers wait meanwhile. Returns where these may still be."""
+    import psycopg
+
+    try:
+        with connect(url) as connection:
+            for table in tables:
+                connection.execute(f"VACUUM (FULL, ANALYZE) {table}")
+    except psycopg.Error as error:
+        raise explained(error, "vacuum tables") from error
+    return ["the write-ahead log of PostgreSQL and its copies, until they are recycled"]
 
 
 def connect(url: str) -> psycopg.Connection:

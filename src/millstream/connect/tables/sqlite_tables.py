@@ -82,6 +82,14 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
+def purge(connection: sqlite3.Connection, path: Path) -> list[str]:
+    """Write the file again without what deleted rows have left in free pages, and empty the
+    write-ahead log. Returns where they may still be."""
+    connection.execute("VACUUM")
+    ((is_busy, *_),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return [f"{path}-wal, until its readers have ended"] if is_busy else []
+
+
 def explain(error: sqlite3.Error | OSError, doing: str, path: Path) -> StoreError:
     return StoreError(f"cannot {doing} {path}: {error}{_hint(str(error))}")
 

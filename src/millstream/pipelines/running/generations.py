@@ -35,10 +35,15 @@ class Chosen:
 
 
 def choose_generation(
-    pipeline: PipelineSpec, settings: Settings, *, remove_views: bool = False
+    pipeline: PipelineSpec,
+    settings: Settings,
+    *,
+    remove_views: bool = False,
+    rebuild_views: bool = False,
 ) -> Chosen:
-    """From what the store has. Raises `ConfigError` if readers would lose views, unless they are
-    to be removed. Tables of earlier generations are dropped."""
+    """From what the store has; with `rebuild_views` a new one, although the views are the same.
+    Raises `ConfigError` if readers would lose views, unless they are to be removed. Tables of
+    earlier generations are dropped."""
     from millstream.pipelines.stores import open_store
 
     if not pipeline.views or len(pipeline.views) < len(pipeline.writes):
@@ -48,6 +53,8 @@ def choose_generation(
     with open_store(settings.store_url) as store:
         found = store.generations(public)
         number = found.choose(outputs)
+        if rebuild_views and found.serving is not None:
+            number = found.last + 1
         gone = found.served() - outputs.keys()
         if gone and number not in found.views and not remove_views:
             raise ConfigError(

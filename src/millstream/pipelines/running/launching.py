@@ -80,6 +80,7 @@ def launch(
     once: bool = False,
     allow_new_checkpoint: bool = False,
     remove_views: bool = False,
+    rebuild_views: bool = False,
     control: Control | None = None,
 ) -> StreamingQuery:
     """Start the pipeline's query; it runs in the background, and `control` can start it again.
@@ -94,7 +95,9 @@ def launch(
         return start(
             deployed.pipeline, spark, settings, deployed, once, allow_new_checkpoint, control
         )
-    chosen = choose_generation(pipeline, settings, remove_views=remove_views)
+    chosen = choose_generation(
+        pipeline, settings, remove_views=remove_views, rebuild_views=rebuild_views
+    )
     earlier = None
     if chosen.earlier is not None and not once:
         earlier = start_beside(chosen.earlier, spark, settings)

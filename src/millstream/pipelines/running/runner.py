@@ -60,6 +60,7 @@ def run(
     once: bool = False,
     allow_new_checkpoint: bool = False,
     remove_views: bool = False,
+    rebuild_views: bool = False,
     show: Show = lambda statuses: None,
     announce: Callable[[Settings], None] = lambda settings: None,
 ) -> list[Status]:
@@ -87,6 +88,7 @@ def run(
             once=once,
             allow_new_checkpoint=allow_new_checkpoint,
             remove_views=remove_views,
+            rebuild_views=rebuild_views,
         )
         try:
             with serving_metrics(settings, running.statuses):
@@ -186,6 +188,7 @@ class Run:
         once: bool,
         allow_new_checkpoint: bool = False,
         remove_views: bool = False,
+        rebuild_views: bool = False,
     ) -> None:
         self._pipelines = pipelines
         self._spark = spark
@@ -194,6 +197,7 @@ class Run:
         self._allowed = {
             "allow_new_checkpoint": allow_new_checkpoint,
             "remove_views": remove_views,
+            "rebuild_views": rebuild_views,
         }
         self._stopping = threading.Event()
         self._watched: list[Watched] = []
