@@ -5,9 +5,10 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from millstream.client.cluster import Cluster
@@ -160,3 +161,56 @@ def test_broker_killed_in_between_goes_on_after_its_start(tmp_path: Path) -> Non
         assert [it.name for it in files if b"alice@example.org" in it.read_bytes()] == []
     finally:
         server.stop()
+
+
+def test_record_of_an_open_transaction_goes_and_the_transaction_goes_on(
+    cluster: Cluster, topic: str, access: Access
+) -> None:
+    settings = {"bootstrap.servers": access.bootstrap_servers}
+    producer = Producer({**settings, "transactional.id": f"tx-{topic}"})
+    producer.init_transactions(PATIENCE_SECONDS)
+    producer.begin_transaction()
+    for key in ("alice", "bob"):
+        producer.produce(topic, "in a transaction", key, 2)
+    producer.flush(PATIENCE_SECONDS)
+    receipt = run(cluster, topic, access)
+    assert [it.records for it in receipt.job.topics[0].partitions] == [5, 5, 1]
+    producer.produce(topic, "in a transaction", "carol", 2)
+    producer.commit_transaction(PATIENCE_SECONDS)
+    consumer = Consumer({**settings, "group.id": topic, "isolation.level": "read_committed"})
+    consumer.assign([TopicPartition(topic, 2, 0)])
+    read: list[Any] = []
+    while len(read) < 2:
+        read += [it.key() for it in consumer.consume(1, PATIENCE_SECONDS)]
+    consumer.close()
+    assert read == [b"bob", b"carol"]
+
+
+def test_consumers_and_producers_go_on_meanwhile(
+    cluster: Cluster, topic: str, access: Access
+) -> None:
+    """An idempotent producer that continues, and a reader in the middle of the log."""
+    settings = {"bootstrap.servers": access.bootstrap_servers}
+    producer = Producer({**settings, "enable.idempotence": True})
+    producer.produce(topic, "before", "alice", 2)
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    consumer = Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(topic, it, 0) for it in range(3)])
+    unread = consumer.consume(4, PATIENCE_SECONDS)
+    job = begin(cluster, [plan_for(cluster, topic, access)], ALICE, requested_by="test")
+    for number in range(200):
+        producer.produce(topic, f"after {number}", "bob", 2)
+    finish(cluster, job, timeout_seconds=PATIENCE_SECONDS)
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    keys: dict[tuple[int, int], bytes | None] = {}
+    while not {(2, 200), (0, 14), (1, 14)} <= keys.keys():
+        unread = unread or consumer.consume(50, PATIENCE_SECONDS)
+        for it in unread:
+            assert it.error() is None
+            assert (it.partition(), it.offset()) not in keys
+            keys[it.partition(), it.offset()] = it.key()
+        unread = []
+    consumer.close()
+    kept = sorted(place for place, key in keys.items() if key != b"alice")
+    assert [offset for partition, offset in kept if partition == 2] == [*range(1, 201)]
+    assert len(kept) == 20 + 200

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from confluent_kafka import Producer
 
 from millstream.client.cluster import Cluster
+from millstream.client.fetching import Fetched, fetch_batches
 from millstream.client.topics import NewTopic, create_topics
+from millstream.errors import MillstreamError
 from millstream.excision.documents import KEY, WHERE, Selector, TopicPlan
-from millstream.excision.selection import Access, find_letters, find_topic
+from millstream.excision.selection import EMPTY_ANSWERS_MAX, Access, find_letters, find_topic
 from millstream.query.search import SearchFailed
-from tests.excision.conftest import ALICE, plan_for
+from tests.excision.conftest import ALICE, NUMBERS, plan_for
 from tests.peers.patience import PATIENCE_SECONDS
 
 
@@ -76,3 +80,65 @@ def test_dead_letters_are_found_by_the_origin_of_their_record(
     assert producer.flush(PATIENCE_SECONDS) == 0
     (plan,) = find_letters(cluster, [letters], plan_for(cluster, topic, access))
     assert (plan.topic, plan.role, found(plan)) == (letters, "dead letters", {0: [0]})
+
+
+def test_letters_of_the_key_are_found_although_their_records_are_gone(
+    cluster: Cluster, topic: str, access: Access
+) -> None:
+    """Letters of share groups have the record's key as their own, others have it in a header."""
+    letters = f"dlq.{topic}"
+    create_topics(cluster, [NewTopic(letters, 1)])
+    producer = Producer({"bootstrap.servers": access.bootstrap_servers})
+    for origin, key, header in (
+        (topic, "alice", None),
+        (topic, f"{topic}/0/900", b"alice"),
+        (topic, "bob", None),
+        ("other", "alice", None),
+    ):
+        named = {"topic": origin.encode(), "partition": b"0", "offset": b"900", "key": header}
+        headers = [(f"__dlq.errors.{name}", it) for name, it in named.items() if it is not None]
+        producer.produce(letters, "copy", key, headers=list(headers))
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    plan = plan_for(cluster, topic, access)
+    (letter_plan,) = find_letters(cluster, [letters], plan, selector=ALICE)
+    assert found(letter_plan) == {0: [0, 1]}
+    assert find_letters(cluster, [letters], plan) == []
+
+
+def answer_nothing(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """As a leader may that was elected a moment ago."""
+    left = [times]
+
+    def fetch(*arguments: Any, **named: Any) -> Fetched:
+        answer = fetch_batches(*arguments, **{**named, "wait_ms": 0})
+        left[0] -= 1
+        return answer._replace(records=b"") if left[0] >= 0 else answer
+
+    monkeypatch.setattr("millstream.excision.selection.fetch_batches", fetch)
+
+
+def test_search_goes_on_after_answers_without_records(
+    cluster: Cluster, topic: str, access: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer_nothing(monkeypatch, EMPTY_ANSWERS_MAX - 1)
+    assert plan_for(cluster, topic, access).records == 10
+
+
+def test_search_that_does_not_get_to_the_end_is_refused(
+    cluster: Cluster, topic: str, access: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer_nothing(monkeypatch, 1_000)
+    with pytest.raises(MillstreamError, match=f"{topic}-0 gives nothing from offset 0 on"):
+        plan_for(cluster, topic, access)
+
+
+def test_compacted_log_may_end_in_nothing(
+    cluster: Cluster, access: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"compacted-{next(NUMBERS)}"
+    create_topics(cluster, [NewTopic(name, 1, {"cleanup.policy": "compact"})])
+    producer = Producer({"bootstrap.servers": access.bootstrap_servers})
+    producer.produce(name, "x", "alice")
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    answer_nothing(monkeypatch, 1_000)
+    assert plan_for(cluster, name, access).records == 0

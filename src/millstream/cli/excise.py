@@ -17,6 +17,7 @@ import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from millstream.admin.letters import dead_letter_topics
+from millstream.admin.offsets import known_topics
 from millstream.cli.cluster import Cluster
 from millstream.cli.failures import CommandFailed, usage_error
 from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
@@ -36,6 +37,8 @@ from millstream.excision.jobs import begin, check_room, finish
 from millstream.excision.ledger import Excision, Ledger
 from millstream.excision.selection import (
     OUTPUT,
+    SNAPSHOTS,
+    TOPIC,
     Access,
     NothingFound,
     find_letters,
@@ -50,7 +53,10 @@ app = typer.Typer(
     invoke_without_command=True,
 )
 
-Topic = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic.")]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", "-t", metavar="TOPIC", help="The topic; also several times."),
+]
 Key = Annotated[
     str | None, typer.Option("--key", "-k", help="Records with this key.", show_default=False)
 ]
@@ -98,7 +104,7 @@ DONE_HOW = {
 @app.callback()
 def excise(
     context: typer.Context,
-    topic: Topic = None,
+    topic: Topics = None,
     key: Key = None,
     key_hex: KeyHex = None,
     where: Where = None,
@@ -135,11 +141,11 @@ def excise(
     if context.invoked_subcommand is not None:
         return
     selector = selector_of(key, key_hex, where)
-    if topic is None or selector is None:
+    if not topic or selector is None:
         raise usage_error("name --topic, and one of --key, --key-hex and --where")
     cluster = Cluster.connect(bootstrap_server, client_config)
     chosen = places_of(places, sink, pipeline)
-    derived = plan_derived(cluster.protocol, chosen, [topic], selector, cluster.bootstrap_servers)
+    derived = plan_derived(cluster.protocol, chosen, topic, selector, cluster.bootstrap_servers)
     plans = find(cluster, topic, selector, derived.topics)
     if dry_run or not as_json:
         show_plan(plans, selector, derived.plans, as_json=as_json)
@@ -147,7 +153,7 @@ def excise(
         note("dry run: nothing was removed")
         return
     if not yes:
-        confirm(topic, plans)
+        confirm(topic[0], plans)
     with reported(as_json):
         job = begin(
             cluster.protocol,
@@ -302,28 +308,40 @@ def places_of(file: Path | None, sinks: list[Path] | None, pipelines: list[str] 
 
 
 def find(
-    cluster: Cluster, topic: str, selector: Selector, outputs: Sequence[str]
+    cluster: Cluster, topics: Sequence[str], selector: Selector, outputs: Sequence[str]
 ) -> list[TopicPlan]:
-    """In the topic, in topics that pipelines write, if they have the key, and in dead letters."""
-    cluster.partitions_of(topic)
-    searched = [topic, *(outputs if selector.kind == KEY else ())]
+    """In these topics and, of a key, in what is derived from them: topics that pipelines write,
+    snapshots of events. And in dead letters of all of these records."""
+    for topic in topics:
+        cluster.partitions_of(topic)
+    roles = dict.fromkeys(topics, TOPIC)
+    if selector.kind == KEY:
+        roles = {**dict.fromkeys(outputs, OUTPUT), **_snapshots(cluster, topics), **roles}
     plans = []
-    for name in searched:
+    for name in sorted(roles, key=lambda it: (roles[it] != TOPIC, it)):
         with searching(f"reading {name}") as advance:
             plan = find_topic(
                 cluster.protocol, name, selector, access=access_to(cluster), on_progress=advance
             )
-        if name == topic or plan.records:
-            plans.append(plan if name == topic else replace(plan, role=OUTPUT))
-    letters = [it for it in dead_letter_topics(cluster.protocol) if it not in searched]
+        if roles[name] == TOPIC or plan.records:
+            plans.append(replace(plan, role=roles[name]))
+    letters = [it for it in dead_letter_topics(cluster.protocol) if it not in roles]
     for plan in list(plans):
         with searching("reading dead letters") as advance:
             plans += find_letters(
                 cluster.protocol, letters, plan, selector=selector, on_progress=advance
             )
     if not any(it.records for it in plans):
-        raise NothingFound(f"no record of {topic} has {selector.describe()}: nothing to remove")
+        raise NothingFound(
+            f"no record of {', '.join(topics)} has {selector.describe()}: nothing to remove"
+        )
     return plans
+
+
+def _snapshots(cluster: Cluster, topics: Sequence[str]) -> dict[str, str]:
+    """Of aggregates, beside the topics of their events (`millstream.events`)."""
+    names = [f"{it}-snapshots" for it in topics]
+    return dict.fromkeys(known_topics(cluster.protocol, names), SNAPSHOTS)
 
 
 def access_to(cluster: Cluster) -> Access:

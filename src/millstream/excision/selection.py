@@ -28,7 +28,8 @@ HITS_MAX = 1_000_000
 EMPTY_WAIT_MS = 500
 EMPTY_ANSWERS_MAX = 10  # a leader may not know yet how far its log is replicated
 
-TOPIC, DEAD_LETTERS, OUTPUT = "topic", "dead letters", "output of a pipeline"
+TOPIC, DEAD_LETTERS = "topic", "dead letters"
+OUTPUT, SNAPSHOTS = "output of a pipeline", "snapshots of events"
 
 OnProgress = Callable[[int, int], None]  # records so far, and in all
 

@@ -15,7 +15,7 @@ from millstream.client.cluster import Cluster
 from millstream.excision.derived import verify_derived
 from millstream.excision.documents import Job, PlacePlan, Receipt, Selector, check_chain
 from millstream.excision.history import History
-from millstream.excision.selection import Access, find_topic, read_all
+from millstream.excision.selection import DEAD_LETTERS, Access, find_topic, read_all
 
 SHOWN_MAX = 5
 
@@ -99,17 +99,17 @@ def _search_again(
     if selector.digest(job.salt) != job.selector_digest:
         outcome.problems.append("this receipt is not of this selector: its hash does not match")
         return
-    main = job.topics[0]
-    if not known_topics(cluster, [main.topic]):
-        return
-    found = find_topic(cluster, main.topic, selector, access=access, on_progress=on_progress)
-    if found.topic_id != main.topic_id:
-        return
-    searched = {it.partition: it.searched_to for it in main.partitions}
-    for place in found.places:
-        old = [it for it in place.ranges if it < searched.get(place.partition, 0)]
-        if old:
-            outcome.problems.append(
-                f"{main.topic}-{place.partition} has {len(old)} matching records that were there "
-                "when the excision was asked for"
-            )
+    for plan in job.topics:
+        if plan.role == DEAD_LETTERS or not known_topics(cluster, [plan.topic]):
+            continue
+        found = find_topic(cluster, plan.topic, selector, access=access, on_progress=on_progress)
+        if found.topic_id != plan.topic_id:
+            continue
+        searched = {it.partition: it.searched_to for it in plan.partitions}
+        for place in found.places:
+            old = [it for it in place.ranges if it < searched.get(place.partition, 0)]
+            if old:
+                outcome.problems.append(
+                    f"{plan.topic}-{place.partition} has {len(old)} matching records that were "
+                    "there when the excision was asked for"
+                )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from millstream.connect.sinks import SinkRunner
 from millstream.connect.sinks.changes import Change, Changes
+from millstream.connect.sinks.opening import open_sink
 from millstream.connect.sinks.positions import Place, Position
 from millstream.connect.sinks.sink import Part, RebuildUnsupported, Run, Sink, Target, Write
+from tests.connect.sinks.conftest import Derived, Log, set_row
 
 
 class Plain(Sink):
@@ -21,6 +26,12 @@ class Plain(Sink):
 
     def written_at(self) -> float | None:
         return None
+
+    def count_rows(self, target: Target) -> int:
+        return 0
+
+    def purge(self) -> list[str]:
+        return []
 
     def close(self) -> None:
         self.closed = True
@@ -55,3 +66,31 @@ def test_record_of_a_part_is_found_in_its_partition() -> None:
 def test_names_of_a_target_are_its_columns_or_fields() -> None:
     assert Target("t", "t", ("id",), fields=("a",)).names == ("id", "a")
     assert Target("t", "t", ("id",)).names is None
+
+
+SECRET = "correct horse battery staple"
+
+
+def test_purged_files_have_nothing_of_rows_that_are_gone(
+    derived: Derived, log: Log, tmp_path: Path
+) -> None:
+    """After a rebuild without them, as an excision does it; the sink then goes on."""
+    log.put((1, SECRET), (2, "two"))
+    SinkRunner(derived.config(log)).run(once=True)
+    before = b"".join(it.read_bytes() for it in tmp_path.rglob("*") if it.is_file())
+    log.recreate()
+    log.put((2, "two"))
+    SinkRunner(derived.config(log)).rebuild()
+    with open_sink(derived.config(log)) as sink:
+        sink.open()
+        assert [sink.count_rows(it) for it in sink.targets] == [1]
+        left = sink.purge()
+        sink.open()
+        assert [sink.count_rows(it) for it in sink.targets] == [1]
+    after = b"".join(it.read_bytes() for it in tmp_path.rglob("*") if it.is_file())
+    is_a_file = before != b""
+    assert bool(left) == (not is_a_file)  # a server keeps more than we can reach
+    assert SECRET.encode() not in after
+    log.send(set_row(3, "three"))
+    SinkRunner(derived.config(log)).run(once=True)
+    assert derived.rows() == {2: "two", 3: "three"}
