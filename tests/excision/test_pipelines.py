@@ -1,0 +1,250 @@
+"""Pipelines lose what they have of excised records: state, tables, views; and go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+
+from millstream.client.cluster import Cluster
+from millstream.client.topics import NewTopic, create_topics
+from millstream.connect.tables.spec import TableSpec
+from millstream.errors import ConfigError
+from millstream.excision.history import History
+from millstream.excision.jobs import finish
+from millstream.excision.pipelines import (
+    IN_PLACE,
+    VERSION,
+    VIEWS,
+    leftovers,
+    load_pipeline,
+    plan_pipeline,
+    states,
+)
+from millstream.excision.selection import Access
+from millstream.pipelines.stores import open_store
+from tests.excision.conftest import NUMBERS
+from tests.excision.test_crash import die_at
+from tests.peers.patience import PATIENCE_SECONDS
+
+SECRET = "alice@example.org"
+DECLARED = """
+from pyspark.sql import functions as F
+from millstream.pipelines import pipeline, table, topic, view, views
+
+orders = topic("{topic}", schema="user string, email string, amount long")
+
+
+@pipeline(reads=orders, writes=table("spent", key="email"))
+def tables(orders):
+    return orders.groupBy("email").agg(F.sum("amount").alias("total"))
+
+
+@pipeline(reads=orders, writes={{"by_email": view(key="email")}})
+def seen(orders):
+    return {{"by_email": views.aggregate(orders, key="email", total="sum(amount)")}}
+
+
+@pipeline(reads=orders, writes=topic("{topic}-out", key="user"))
+def passed_on(orders):
+    return orders
+
+
+@pipeline(reads=topic("other", schema="a long"), writes=table("other", key="a"))
+def unconcerned(rows):
+    return rows
+"""
+
+
+class Shop:
+    """A topic of orders, keyed by user, and pipelines of it."""
+
+    def __init__(self, cluster: Cluster, access: Access, directory: Path) -> None:
+        self.cluster, self.access, self.directory = cluster, access, directory
+        self.topic = f"orders-{next(NUMBERS)}"
+        create_topics(cluster, [NewTopic(self.topic, 2), NewTopic(f"{self.topic}-out", 1)])
+        self.file = directory / "shop.py"
+        self.file.write_text(DECLARED.format(topic=self.topic))
+        (directory / "millstream.toml").write_text(
+            f'broker = "{access.bootstrap_servers}"\nmaster = "local[2]"\n'
+        )
+        self._producer = Producer({"bootstrap.servers": access.bootstrap_servers})
+
+    def put(self, **amounts: int) -> None:
+        for user, amount in amounts.items():
+            value = {"user": user, "email": f"{user}@example.org", "amount": amount}
+            self._producer.produce(self.topic, json.dumps(value), user)
+        assert self._producer.flush(PATIENCE_SECONDS) == 0
+
+    def command(self, *arguments: str, code: int = 0) -> str:
+        ended = subprocess.run(
+            [sys.executable, "-m", "millstream.cli.entry", *arguments],
+            cwd=self.directory,
+            env={**os.environ, "COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+            timeout=5 * PATIENCE_SECONDS,
+            check=False,
+        )
+        assert ended.returncode == code, ended.stdout + ended.stderr
+        return ended.stdout + ended.stderr
+
+    def excise(self, *options: str, code: int = 0) -> str:
+        there = ("-b", self.access.bootstrap_servers)
+        return self.command("excise", *options, *there, code=code)
+
+    def totals(self, table: str = "spent") -> dict[str, int]:
+        with closing(sqlite3.connect(self.directory / ".millstream" / "store.db")) as connection:
+            found = connection.execute(f"SELECT email, total FROM {table}").fetchall()
+        return {email.partition("@")[0]: int(total) for email, total in found}
+
+    def files_with(self, text: str) -> list[str]:
+        files = [it for it in self.directory.rglob("*") if it.is_file()]
+        return [it.name for it in files if text.encode() in it.read_bytes()]
+
+
+@pytest.fixture
+def shop(cluster: Cluster, access: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    monkeypatch.chdir(tmp_path)
+    return Shop(cluster, access, tmp_path)
+
+
+def plan(shop: Shop, name: str) -> tuple[Any, list[str]]:
+    declared = f"{shop.file}:{name}"
+    return plan_pipeline(shop.cluster, declared, shop.access.bootstrap_servers, [shop.topic])
+
+
+def test_how_a_pipeline_is_excised_depends_on_what_it_writes(shop: Shop) -> None:
+    found = {name: plan(shop, name) for name in ("tables", "seen", "passed_on")}
+    assert {name: it.how for name, (it, _) in found.items()} == {
+        "tables": IN_PLACE,
+        "seen": VIEWS,
+        "passed_on": VERSION,
+    }
+    assert {name: it.tables for name, (it, _) in found.items()} == {
+        "tables": ("spent",),
+        "seen": ("by_email",),
+        "passed_on": (),
+    }
+    assert found["passed_on"][1] == [f"{shop.topic}-out"]
+
+
+def test_pipelines_that_cannot_be_excised_are_refused(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match="unconcerned reads none of"):
+        plan(shop, "unconcerned")
+    with pytest.raises(ConfigError, match="has several pipelines"):
+        plan_pipeline(shop.cluster, str(shop.file), shop.access.bootstrap_servers, [shop.topic])
+    with monkeypatch.context() as set_to:
+        set_to.setenv("MILLSTREAM_STORE", "redis://somewhere/0")
+        with pytest.raises(ConfigError, match="its store is redis://"):
+            plan(shop, "tables")
+    with monkeypatch.context() as set_to:
+        set_to.setenv("MILLSTREAM_CHECKPOINT", "s3a://bucket/checkpoints")
+        with pytest.raises(ConfigError, match="is not on a local disk"):
+            plan(shop, "tables")
+
+
+def test_state_is_known_by_the_ids_of_checkpoints(shop: Shop) -> None:
+    """Of all versions and generations, and of half-deleted ones; and of the tables they wrote."""
+    pipeline, settings = load_pipeline(f"{shop.file}:tables", shop.access.bootstrap_servers)
+    root = shop.directory / ".millstream" / "checkpoints"
+    names = {"tables": "a", "tables@2": "b", "tables+3": "c", ".tables.removed": "d", "other": "e"}
+    for name, state in names.items():
+        (root / name).mkdir(parents=True)
+        (root / name / "metadata").write_text(json.dumps({"id": state}))
+    (root / "tables@4").mkdir()
+    assert sorted(states(pipeline, settings)) == ["a", "b", "c", "d"]
+    assert leftovers(pipeline, settings, ["x"]) == []
+    assert leftovers(pipeline, settings, ["b"]) == [str(root / "tables@2")]
+    with open_store(settings.store_url) as store:
+        rows = pa.table({"email": ["a"], "total": [1]})
+        store.write_arrow([(rows, TableSpec("spent", ("email",)))], 0, "tables")
+    with closing(sqlite3.connect(settings.store_url.removeprefix("sqlite:///"))) as connection:
+        connection.execute("UPDATE millstream_progress SET checkpoint = 'f'")
+        connection.commit()
+    assert leftovers(pipeline, settings, ["f"]) == ["spent"]
+
+
+@pytest.mark.slow
+def test_tables_are_computed_again_without_the_records(shop: Shop) -> None:
+    shop.put(alice=5, bob=7)
+    shop.command("run", "shop.py:tables", "--once")
+    assert shop.totals() == {"alice": 5, "bob": 7}
+    assert shop.files_with(SECRET)
+    request = ("--topic", shop.topic, "--key", "alice", "--pipeline", "shop.py:tables")
+    assert "emptied and computed again" in shop.excise(*request, "--dry-run")
+    assert shop.totals() == {"alice": 5, "bob": 7}
+    said = shop.excise(*request, "--yes", "--receipt", "receipt.json")
+    assert "spent had 2 rows and has 1" in said
+    assert shop.totals() == {"bob": 7}
+    assert shop.files_with(SECRET) == []
+    assert "intact" in shop.excise("verify", "receipt.json", "--key", "alice")
+    shop.put(bob=1, carol=2)
+    shop.command("run", "shop.py:tables", "--once")
+    assert shop.totals() == {"bob": 8, "carol": 2}
+
+
+@pytest.mark.slow
+def test_views_are_built_beside_the_old_ones(shop: Shop) -> None:
+    shop.put(alice=5, bob=7)
+    shop.command("run", "shop.py:seen", "--once")
+    request = ("--topic", shop.topic, "--key", "alice", "--pipeline", "shop.py:seen")
+    said = shop.excise(*request, "--yes", "--receipt", "receipt.json")
+    assert "by_email had 2 rows and has 1" in said
+    assert shop.totals("by_email__2") == {"bob": 7}
+    assert shop.files_with(SECRET) == []
+    assert "intact" in shop.excise("verify", "receipt.json", "--key", "alice")
+    shop.put(bob=1)
+    shop.command("run", "shop.py:seen", "--once")
+    assert shop.totals("by_email__2") == {"bob": 8}
+
+
+@pytest.mark.slow
+def test_pipeline_that_writes_topics_is_replaced_by_another_version(shop: Shop) -> None:
+    shop.put(alice=5, bob=7)
+    shop.command("deploy", "shop.py:passed_on", "--once")
+    request = ("--topic", shop.topic, "--key", "alice", "--pipeline", "shop.py:passed_on")
+    said = shop.excise(*request, "--yes", code=1)
+    assert "put another version in its place" in said
+    job = said.rpartition("resume ")[2].split()[0]
+    assert "millstream deploy" in shop.excise("resume", job, code=1)
+    shop.command("deploy", "shop.py:passed_on", "--version", "2", "--once")
+    shop.command("switch", "passed_on", "2")
+    shop.command("versions", "remove", "passed_on", "1", "--yes")
+    assert "removed 2 records" in shop.excise("resume", job)  # with that of the output
+    assert shop.files_with(SECRET) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "point",
+    ["after _empty", "before delete_checkpoint", "after delete_checkpoint", "after run"],
+)
+def test_client_killed_while_it_excises_a_pipeline(shop: Shop, point: str) -> None:
+    shop.put(alice=5, bob=7)
+    shop.command("run", "shop.py:tables", "--once")
+    # Two calls each of put_job, append_to_setting (twice), put_derived; then the pipeline's own.
+    own = ["before _empty", "after _empty", "before delete_checkpoint", "after delete_checkpoint",
+           "before run", "after run"]  # fmt: skip
+    step = 8 + own.index(point) + 1
+    scene: Any = shop
+    assert die_at(step, scene, "--pipeline", "shop.py:tables")[-1] == point
+    (job,) = [
+        it for it in History(shop.cluster).jobs().values() if it.topics[0].topic == shop.topic
+    ]
+    receipt = json.loads(shop.excise("resume", job.id, "--json"))
+    assert receipt["derived"][0]["rows_before"] == {"spent": 2}
+    assert shop.totals() == {"bob": 7}
+    assert shop.files_with(SECRET) == []
+    assert finish(shop.cluster, job, timeout_seconds=PATIENCE_SECONDS).number == receipt["number"]
