@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tools.pictures import archive, backlog, clocks, derived, joins, patterns, stragglers, windows
+from tools.pictures import (
+    archive,
+    backlog,
+    clocks,
+    derived,
+    excision,
+    joins,
+    patterns,
+    stragglers,
+    windows,
+)
 from tools.pictures.results import Rows
 from tools.pictures.svg import THEMES
 
@@ -16,6 +26,7 @@ PICTURES = {
     "patterns": patterns.draw,
     "backlog": backlog.draw,
     "archive": archive.draw,
+    "excision": excision.draw,
 }
 
 
