@@ -2,7 +2,9 @@
 
     orders = decrypt_column(orders, topic="orders", keys="/secure/keys")
 
-Both work on streams and on tables. The store of keys must be reachable from every executor.
+Both work on streams and on tables. The store of keys must be reachable from every executor. Readers
+and writers of `format("millstream")` do the same by options: see `reading/shredded.py` and
+`writing/options.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @lru_cache(maxsize=8)
-def _shredder(keys: str) -> Shredder:
+def shredder_of(keys: str) -> Shredder:
     """One per Python worker, so that it keeps its keys for a while."""
     return Shredder(open_keys(keys))
 
@@ -32,7 +34,7 @@ def encrypt_column(
     names, as `topic` will have it. Rows without a subject stay as they are."""
 
     def change(batch: pa.RecordBatch) -> list[bytes | None]:
-        shredder = _shredder(keys)
+        shredder = shredder_of(keys)
         return [
             value
             if value is None or name is None
@@ -49,7 +51,7 @@ def decrypt_column(rows: DataFrame, *, topic: str, keys: str, column: str = "val
     """The rows with a binary column as it was before; null where the subject was forgotten."""
 
     def change(batch: pa.RecordBatch) -> list[bytes | None]:
-        shredder = _shredder(keys)
+        shredder = shredder_of(keys)
         values = batch.column(column).to_pylist()
         return [None if it is None else _decrypt(shredder, it, topic) for it in values]
 

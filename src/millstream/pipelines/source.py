@@ -151,6 +151,7 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
     """What a task yields for its range."""
     from millstream.pipelines.reading.arrow import raw_batch
     from millstream.pipelines.reading.fetching import fetch_columns
+    from millstream.pipelines.reading.shredded import decrypted
 
     if isinstance(partition, TickPartition):
         from millstream.pipelines.reading.typed import idle_row
@@ -170,7 +171,8 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
         yield from typed_batches(options, wanted, constants)
     else:
         for columns in fetch_columns(options, wanted):
-            yield raw_batch(wanted.topic, wanted.partition, columns)
+            readable = decrypted(options, wanted.topic, columns)
+            yield raw_batch(wanted.topic, wanted.partition, readable)
     freeze_imports(f"read {options.value_format}")
 
 

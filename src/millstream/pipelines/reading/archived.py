@@ -68,8 +68,8 @@ def to_columns(rows: pa.RecordBatch) -> Columns:
         pairs = lists.values
         headers = HeaderBuffers(
             _sliced(lists.buffers()[1], count + 1),
-            _binary(pairs.field("key")),
-            _binary(pairs.field("value")),
+            binary_buffers(pairs.field("key")),
+            binary_buffers(pairs.field("value")),
         )
     timestamps = rows.column("timestamp").cast(pa.int64())
     return Columns(
@@ -77,8 +77,8 @@ def to_columns(rows: pa.RecordBatch) -> Columns:
         _numbers(rows.column("offset")),
         _numbers(timestamps),
         _numbers(rows.column("timestamp_type")),
-        _binary(rows.column("key")),
-        _binary(rows.column("value")),
+        binary_buffers(rows.column("key")),
+        binary_buffers(rows.column("value")),
         headers,
         rows.column("offset")[count - 1].as_py() + 1,
     )
@@ -93,7 +93,8 @@ def _numbers(array: pa.Array) -> Any:
     return _whole(array).buffers()[1]
 
 
-def _binary(array: pa.Array) -> BinaryBuffers:
+def binary_buffers(array: pa.Array) -> BinaryBuffers:
+    """A binary array as fetched records have it."""
     array = _whole(array)
     validity, offsets, data = array.buffers()
     return BinaryBuffers(

@@ -70,6 +70,7 @@ READ_OPTIONS = (
     "idleColumn",
     "queriesTopic",
     "haltFile",
+    "shreddingKeys",
     *CSV_OPTIONS,
     *AVRO_OPTIONS,
     *REGISTRY_ALIASES,
@@ -149,6 +150,8 @@ class ReadOptions:
     queries_topic: str | None = None  # of standing queries, whose end is part of a batch
     archive: str | None = None  # where archived records are read, instead of from the brokers
     halt_file: str | None = None  # where the stream has to halt, while it exists
+    # The store of subjects' keys, with which values are decrypted; it may have a password.
+    shredding_keys: str | None = field(default=None, repr=False)
     csv: CsvDialect = field(default_factory=CsvDialect)
     avro: AvroOptions = field(default_factory=AvroOptions)
     fetch_bytes_max: int = 8 * 1024 * 1024
@@ -205,6 +208,7 @@ def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOp
         queries_topic=given.get("queriesTopic"),
         archive=_archive(given),
         halt_file=given.get("haltFile"),
+        shredding_keys=given.get("shreddingKeys"),
         csv=_csv_dialect(given, value_format),
         avro=parse_avro_options(given, value_format),
         fetch_bytes_max=given.integer("kafka.max.partition.fetch.bytes", 1)

@@ -48,6 +48,7 @@ from millstream.pipelines.reading.dead_letters import DeadLetters
 from millstream.pipelines.reading.decoding import make_decoder
 from millstream.pipelines.reading.decoding.results import Decoded, Failure
 from millstream.pipelines.reading.fetching import fetch_columns
+from millstream.pipelines.reading.shredded import decrypted
 from millstream.pipelines.row_positions import Positions, encode_positions
 
 if TYPE_CHECKING:
@@ -165,11 +166,12 @@ def typed_batches(
     letters = DeadLetters(options, wanted)
     try:
         for columns in fetch_columns(options, wanted):
-            decoded = decoder.decode(columns)
+            readable = decrypted(options, wanted.topic, columns)
+            decoded = decoder.decode(readable)
             if decoded.failures:
                 counts.update(failure.reason for failure in decoded.failures)
-                _handle(options, wanted, columns, decoded.failures, letters)
-            yield assemble(schema, wanted, columns, decoded, constants)
+                _handle(options, wanted, columns, decoded.failures, letters)  # encrypted, if so
+            yield assemble(schema, wanted, readable, decoded, constants)
     except GeneratorExit:
         letters.flush()  # Spark has rows enough: this task ends well, too
         raise

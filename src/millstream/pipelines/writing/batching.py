@@ -65,6 +65,11 @@ class Layout:
         for name in self.key_columns:
             if name not in names:
                 raise ConfigError(f"keyColumns names {name}, which is not among {', '.join(names)}")
+        if options.shredding is not None and options.shredding.subject not in names:
+            raise ConfigError(
+                f"shreddingSubject names {options.shredding.subject}, which is not among "
+                + ", ".join(names)
+            )
         if options.topic is None and "topic" not in self.columns:
             raise ConfigError(f"say where to write: the option topic, or a column {prefix}topic")
 
@@ -156,7 +161,7 @@ class Batcher:
         keys = self._keys(rows)
         key_column = None if keys is None else binary_column(keys)
         places, slots = self._deal(rows, key_column)
-        values = binary_column(self._values(rows))
+        values = binary_column(self._encrypted(rows, self._values(rows)))
         encoder = RowEncoder(self._timestamps(rows), key_column, values, self._headers(rows))
         order, bounds = _by_slot(slots, len(places))
         used = [number for number in range(len(places)) if bounds[number] < bounds[number + 1]]
@@ -196,6 +201,16 @@ class Batcher:
             return rows.column("value")
         assert self._layout is not None
         return self._encoder.encode(rows.select(self._layout.value_columns))
+
+    def _encrypted(self, rows: pa.RecordBatch, values: Any) -> Any:
+        """The values with subjects' keys, if that is wanted."""
+        wanted = self._options.shredding
+        if wanted is None:
+            return values
+        from millstream.pipelines.writing.shredding import encrypted
+
+        assert self._options.topic is not None
+        return encrypted(values, rows.column(wanted.subject), wanted, self._options.topic)
 
     def _keys(self, rows: pa.RecordBatch) -> Any:
         """One column as it is, numbers as their digits; several as a JSON object."""

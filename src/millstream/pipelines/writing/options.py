@@ -10,6 +10,9 @@ They bear Spark's and Kafka's own names where these exist:
                                subject avroSubject (<topic>-value); see pipelines/avro/options.py
     auto.register.schemas      false: take the schema that is there, register none
     delivery                   exactly-once or at-least-once
+    shreddingKeys              encrypt values: the store of subjects' keys (millstream.shredding)
+    shreddingSubject           with it: the column that names the subject; with raw only key
+    shreddingFields            with it, and json: the fields to encrypt, instead of the whole value
     commitOffsets              false: do not commit the sources' offsets as a group's
     failOnDataLoss             false: go on where records of a decided batch are gone
     kafka.bootstrap.servers    and the security options, as in reading
@@ -47,6 +50,9 @@ WRITE_OPTIONS = (
     "commitOffsets",
     "failOnDataLoss",
     "includeHeaders",
+    "shreddingKeys",
+    "shreddingSubject",
+    "shreddingFields",
     *AVRO_OPTIONS,
     *REGISTRY_ALIASES,
 )
@@ -67,6 +73,15 @@ KAFKA_OPTIONS = (
 COMPRESSIONS = tuple(it.name.lower() for it in Compression)
 # Below Kafka's default for max.message.bytes, with room for what compression may add.
 BATCH_BYTES = 1_000_000
+
+
+@dataclass(frozen=True)
+class Shredding:
+    """How values are encrypted."""
+
+    keys: str = field(repr=False)  # the address of the store, which may have a password
+    subject: str
+    fields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,6 +107,7 @@ class WriteOptions:
     patience_ms: int = 120_000  # for brokers that are away, or leaders that are not elected
     checkpoint_location: str | None = None
     query_name: str | None = None
+    shredding: Shredding | None = None
 
 
 def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
@@ -129,4 +145,23 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> Write
         patience_ms=given.integer("kafka.delivery.timeout.ms", 1) or WriteOptions.patience_ms,
         checkpoint_location=given.get("checkpointLocation"),
         query_name=given.get("queryName"),
+        shredding=_shredding(given, value_format),
     )
+
+
+def _shredding(given: GivenOptions, value_format: str) -> Shredding | None:
+    keys, subject = given.get("shreddingKeys"), given.get("shreddingSubject")
+    fields = tuple(it.strip() for it in (given.get("shreddingFields") or "").split(",") if it)
+    if keys is None:
+        if subject is not None or fields:
+            raise ConfigError("shreddingSubject and shreddingFields need shreddingKeys")
+        return None
+    if subject is None:
+        raise ConfigError("shreddingKeys needs shreddingSubject: the column that names the subject")
+    if value_format == "raw" and subject != "key":
+        raise ConfigError("with valueFormat raw, shreddingSubject can only be key")
+    if fields and value_format != "json":
+        raise ConfigError("shreddingFields is for valueFormat json")
+    if given.get("topic") is None:
+        raise ConfigError("shreddingKeys needs the option topic: it is part of what is encrypted")
+    return Shredding(keys, subject, fields)
