@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from millstream.config.excised import OffsetRanges
 from millstream.config.topic import VERSION_OF_KEY, TopicConfig
 from millstream.records.compression import Compression
-from millstream.records.record import ControlType, Record, encode_end_transaction
+from millstream.records.record import ControlType, Record, encode_batch, encode_end_transaction
 from millstream.storage.excision import RETRY_MS, Excisor, LogExcision
 from millstream.storage.steps import run_here
 from millstream.storage.version_replay import build_versions
@@ -77,7 +77,9 @@ class ExcisedStore(CompactedStore):
         for path, content in backup.items():
             fd = self.fs.open(path, create=True)
             self.fs.pwritev(fd, [content], 0)
+            self.fs.fdatasync(fd)
             self.fs.close(fd)
+            self.fs.sync_directory(path.rpartition("/")[0])
         self.reopen()
         self.excisor = Excisor(now_ms=self.clock.now_ms)
 
@@ -361,3 +363,139 @@ def test_any_excisions_leave_exactly_the_other_records(
         if random.random() < 0.5:
             store.start_again()
             assert store.read() == kept
+
+
+class Life:
+    """A log to which anything happens; and which records it must have."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.store = ExcisedStore()
+        self.epoch = 0
+        self.epochs: dict[int, int] = {}  # in which each record was written
+        self.wanted: set[tuple[int, int]] = set()  # offsets, up to these epochs
+        self.secrets: set[bytes] = set()  # contents that were excised
+        self.backup: tuple[dict[str, bytes], dict[int, Record], dict[int, int]] | None = None
+        self._count = 0
+
+    def write(self) -> None:
+        random, store = self.random, self.store
+        batch = []
+        for _ in range(random.randrange(1, 4)):
+            self._count += 1
+            batch.append((b"k%d" % random.randrange(5), b"<%d>" % self._count))
+        known = set(store.written)
+        records = [Record(i, i, key, value) for i, (key, value) in enumerate(batch)]
+        encoded = encode_batch(records, compression=random.choice(list(Compression)))
+        first = store.append_batch(encoded, epoch=self.epoch).first_offset
+        for record in records:
+            offset = first + record.offset
+            store.written[offset] = dataclasses.replace(record, offset=offset)
+            self.epochs[offset] = self.epoch
+        assert known.isdisjoint(range(first, first + len(records)))
+        store.flush()
+
+    def excise(self) -> None:
+        chosen = [it for it in self.store.written if self.random.random() < 0.3]
+        self.wanted |= {(it, self.epoch) for it in chosen}
+        self._order()
+
+    def excise_with_a_power_cut(self) -> None:
+        self.excise()
+        self.store.fs.operations_left = self.random.randrange(1, 80)  # type: ignore[attr-defined]
+        try:
+            self.store.run()
+            self.store.retire_journal()
+            self.store.fs.operations_left = None  # type: ignore[attr-defined]
+        except PowerCut:
+            self.store.crash(self.random.randrange(1000))
+            self.store.excisor = Excisor(now_ms=self.store.clock.now_ms)
+            self._order()
+
+    def copy_away(self) -> None:
+        self.store.seal()
+        self.backup = self.store.files(), dict(self.store.written), dict(self.epochs)
+
+    def restore(self) -> None:
+        """An older copy: the records since then are lost, and another leader takes over."""
+        if self.backup is not None:
+            files, self.store.written, self.epochs = (
+                self.backup[0], dict(self.backup[1]), dict(self.backup[2]),
+            )  # fmt: skip
+            self.store.restore(files)
+            self.epoch += 1
+            self._order()
+
+    def truncate(self) -> None:
+        """As a follower that had more than the new leader."""
+        store = self.store
+        if not store.log().log_end_offset:
+            return
+        offset = self.random.randint(store.log().log_start_offset, store.log().log_end_offset)
+        headers = headers_of(store.log())
+        offset = next((it.base_offset for it in headers if it.last_offset >= offset), offset)
+        truncate_to(store.log(), offset)
+        store.flush()
+        for known in (store.written, self.epochs):
+            for it in [it for it in known if it >= offset]:
+                del known[it]
+        self.epoch += 1
+
+    def start_again(self) -> None:
+        self.store.start_again()
+
+    def make_again(self) -> None:
+        self.store.directories.delete(TOPIC, 0)
+        self.store.config = small()
+        self.store.written.clear()
+        self.epochs.clear()
+        self.wanted.clear()
+        self.backup = None
+        self.write()
+
+    def _order(self) -> None:
+        by_epoch: dict[int, list[int]] = {}
+        for offset, epoch in self.wanted:
+            by_epoch.setdefault(epoch, []).append(offset)
+        items = tuple(f"0:{OffsetRanges.of(it)}@{epoch}" for epoch, it in by_epoch.items())
+        store = self.store
+        store.config = dataclasses.replace(store.config, millstream_excised_offsets=items)
+        store.log().update_config(store.config)
+
+    def check(self) -> None:
+        store = self.store
+        if store.config.millstream_excised_offsets and store.is_pending():
+            store.run()
+            store.retire_journal()
+        for offset, epoch in self.wanted:
+            if offset in store.written and self.epochs[offset] <= epoch:
+                self.secrets.add(store.written.pop(offset).value or b"")
+        assert store.read() == [store.written[it] for it in sorted(store.written)]
+        for content in store.files(".log").values():  # compressed ones are found by `read` alone
+            assert not any(it in content for it in self.secrets)
+
+
+ACTIONS = (
+    Life.write, Life.write, Life.write, Life.excise, Life.excise_with_a_power_cut, Life.copy_away,
+    Life.restore, Life.truncate, Life.start_again, Life.make_again,
+)  # fmt: skip
+
+
+def live(seed: int, steps: int) -> None:
+    life = Life(seed)
+    life.write()
+    for _ in range(steps):
+        life.random.choice(ACTIONS)(life)
+        life.check()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_happens_to_a_log_they_do_not_come_back(seed: int) -> None:
+    live(seed, 25)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 600, 100))
+def test_in_many_lives_they_do_not_come_back(first: int) -> None:
+    for seed in range(first, first + 100):
+        live(1_000 + seed, 40)
