@@ -39,6 +39,7 @@ def die_at(step: int, scene: Scene, *options: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_client_killed_at_every_step_of_a_sink(
     cluster: Cluster, access: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -177,6 +177,7 @@ def test_state_is_known_by_the_ids_of_checkpoints(shop: Shop) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_tables_are_computed_again_without_the_records(shop: Shop) -> None:
     shop.put(alice=5, bob=7)
     shop.command("run", "shop.py:tables", "--once")
@@ -196,6 +197,7 @@ def test_tables_are_computed_again_without_the_records(shop: Shop) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_views_are_built_beside_the_old_ones(shop: Shop) -> None:
     shop.put(alice=5, bob=7)
     shop.command("run", "shop.py:seen", "--once")
@@ -211,6 +213,7 @@ def test_views_are_built_beside_the_old_ones(shop: Shop) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_pipeline_that_writes_topics_is_replaced_by_another_version(shop: Shop) -> None:
     shop.put(alice=5, bob=7)
     shop.command("deploy", "shop.py:passed_on", "--once")
@@ -227,6 +230,7 @@ def test_pipeline_that_writes_topics_is_replaced_by_another_version(shop: Shop) 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
     "point",
     ["after _empty", "before delete_checkpoint", "after delete_checkpoint", "after run"],

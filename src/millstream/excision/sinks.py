@@ -94,7 +94,7 @@ def _choose(
 
 
 def lost_records(cluster: Cluster, topic: str) -> bool:
-    """Whether retention has deleted records, other than those that compaction makes superfluous."""
+    """Whether retention has deleted records, other than superseded ones of a compacted topic."""
     settings = {it.name: it.value for it in settings_of(cluster, Resource.TOPIC, topic)}
     if settings.get("cleanup.policy") == "compact":
         return False
