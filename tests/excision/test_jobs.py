@@ -204,7 +204,7 @@ def test_consumers_and_producers_go_on_meanwhile(
     assert producer.flush(PATIENCE_SECONDS) == 0
     keys: dict[tuple[int, int], bytes | None] = {}
     while not {(2, 200), (0, 14), (1, 14)} <= keys.keys():
-        unread = unread or consumer.consume(50, PATIENCE_SECONDS)
+        unread = unread or consumer.consume(50, 0.2)
         for it in unread:
             assert it.error() is None
             assert (it.partition(), it.offset()) not in keys
