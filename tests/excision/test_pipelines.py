@@ -19,6 +19,7 @@ from millstream.client.cluster import Cluster
 from millstream.client.topics import NewTopic, create_topics
 from millstream.connect.tables.spec import TableSpec
 from millstream.errors import ConfigError
+from millstream.excision.documents import Job
 from millstream.excision.history import History
 from millstream.excision.jobs import finish
 from millstream.excision.pipelines import (
@@ -101,6 +102,11 @@ class Shop:
     def excise(self, *options: str, code: int = 0) -> str:
         there = ("-b", self.access.bootstrap_servers)
         return self.command("excise", *options, *there, code=code)
+
+    def job(self) -> Job:
+        jobs = History(self.cluster).jobs().values()
+        (job,) = [it for it in jobs if it.topics[0].topic == self.topic]
+        return job
 
     def totals(self, table: str = "spent") -> dict[str, int]:
         with closing(sqlite3.connect(self.directory / ".millstream" / "store.db")) as connection:
@@ -220,7 +226,7 @@ def test_pipeline_that_writes_topics_is_replaced_by_another_version(shop: Shop) 
     request = ("--topic", shop.topic, "--key", "alice", "--pipeline", "shop.py:passed_on")
     said = shop.excise(*request, "--yes", code=1)
     assert "put another version in its place" in said
-    job = said.rpartition("resume ")[2].split()[0]
+    job = shop.job().id
     assert "millstream deploy" in shop.excise("resume", job, code=1)
     shop.command("deploy", "shop.py:passed_on", "--version", "2", "--once")
     shop.command("switch", "passed_on", "2")
@@ -244,9 +250,7 @@ def test_client_killed_while_it_excises_a_pipeline(shop: Shop, point: str) -> No
     step = 8 + own.index(point) + 1
     scene: Any = shop
     assert die_at(step, scene, "--pipeline", "shop.py:tables")[-1] == point
-    (job,) = [
-        it for it in History(shop.cluster).jobs().values() if it.topics[0].topic == shop.topic
-    ]
+    job = shop.job()
     receipt = json.loads(shop.excise("resume", job.id, "--json"))
     assert receipt["derived"][0]["rows_before"] == {"spent": 2}
     assert shop.totals() == {"bob": 7}

@@ -186,10 +186,10 @@ def _tables_of(work: Work, pipeline: str, known: Sequence[str]) -> list[str]:
 
 def count_rows(plan: DerivedPlan, bootstrap_servers: str) -> Mapping[str, int]:
     """Of its tables and views, as far as they exist."""
-    _, settings = load_pipeline(plan.declared, bootstrap_servers)
+    pipeline, settings = load_pipeline(plan.declared, bootstrap_servers)
 
     def count(work: Work) -> dict[str, int]:
-        names = {table: _table_of(work, plan.name, table) for table in plan.tables}
+        names = {table: _table_of(work, pipeline.public_name, table) for table in plan.tables}
         return {
             table: int(work.execute(f"SELECT count(*) FROM {work.quoted(physical)}")[0][0])
             for table, physical in names.items()
