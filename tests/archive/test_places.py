@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -35,6 +36,9 @@ def exercise(path: str) -> None:
     for missing in (place.read, place.open):
         with pytest.raises(FileNotFoundError):
             missing(ONE)
+    place.delete_directory("orders/id")
+    place.delete_directory("orders/id")
+    assert place.list("orders/id") == []
 
 
 def test_directory_is_an_archive(tmp_path: Path) -> None:
@@ -112,6 +116,16 @@ def test_failed_file_leaves_nothing(tmp_path: Path) -> None:
         output.write(b"x" * 100)
     for it in (place, full):
         assert it.list("orders/id/partition=0") == []
+
+
+def test_directory_is_deleted_by_several_at_once(tmp_path: Path) -> None:
+    place = open_place(str(tmp_path))
+    for number in range(200):
+        with place.create(f"orders/id/partition={number % 5}/{number}") as output:
+            output.write(b"x")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: open_place(str(tmp_path)).delete_directory("orders/id"), range(4)))
+    assert place.list("orders") == []
 
 
 def test_two_writers_of_a_file_do_not_mix(tmp_path: Path) -> None:

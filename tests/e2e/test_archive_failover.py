@@ -106,7 +106,8 @@ def ends(archive: Path) -> list[int]:
 
 def fill(clients: Any, first: int, end: int) -> None:
     """Records with these offsets in each of four partitions."""
-    producer = Producer({"bootstrap.servers": clients.bootstrap_servers, "acks": "all"})
+    options = {"bootstrap.servers": clients.bootstrap_servers, "acks": "all", "linger.ms": 0}
+    producer = Producer({**options, "batch.num.messages": 10})
     for number in range(first, end):
         for partition in range(4):
             producer.produce("orders", value=b"%d" % number + b"." * 60, partition=partition)

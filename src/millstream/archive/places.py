@@ -183,9 +183,11 @@ class LocalPlace:
     def delete_directory(self, directory: str) -> None:
         path = f"{self.root}/{directory}"
         try:
-            if self._fs.exists(path):
-                self._fs.remove_tree(path)
-                self._fs.sync_directory(posixpath.dirname(path))
+            while self._fs.exists(path):
+                # Another broker may be deleting it, too: what is missing then is to be so.
+                with suppress(FileNotFoundError):
+                    self._fs.remove_tree(path)
+                    self._fs.sync_directory(posixpath.dirname(path))
         except OSError as error:
             raise ArchiveError(f"cannot delete {path}: {error}") from error
 

@@ -100,6 +100,7 @@ def test_brokers_are_asked_if_the_archive_has_nothing(broker: Broker, tmp_path: 
     assert [row["offset"] for row in rows(empty, 0, COUNT)] == list(range(COUNT))
 
 
+@pytest.mark.timeout(900)
 def test_spark_reads_archive_and_log_as_one(spark: SparkSession, tmp_path: Path) -> None:
     """A stream from the beginning and batches in between see each record once, while segments are
     archived and deleted."""
@@ -116,7 +117,7 @@ def test_spark_reads_archive_and_log_as_one(spark: SparkSession, tmp_path: Path)
         keep_little(broker)
         wait_until(lambda: local_start(broker) > COUNT // 2)
         seen: list[int] = []
-        stream = spark.readStream.format("millstream").options(**given, maxOffsetsPerTrigger="97")
+        stream = spark.readStream.format("millstream").options(**given, maxOffsetsPerTrigger="250")
         query = (
             stream.load()
             .writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
