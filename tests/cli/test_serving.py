@@ -10,8 +10,11 @@ from millstream.cli.main import load_command
 from millstream.cli.serving import (
     CONFIG,
     CONSOLE,
+    CONSOLE_ALLOW_HOST,
     CONSOLE_CLIENT_CONFIG,
     CONSOLE_DEFAULT,
+    CONSOLE_TLS_CERTIFICATE,
+    CONSOLE_TLS_KEY,
     DATA,
     LISTEN,
     LOG_FORMAT,
@@ -85,6 +88,9 @@ def test_options_are_those_of_the_typer_command() -> None:
         LOG_FORMAT,
         CONSOLE,
         CONSOLE_CLIENT_CONFIG,
+        CONSOLE_ALLOW_HOST,
+        CONSOLE_TLS_CERTIFICATE,
+        CONSOLE_TLS_KEY,
     }
 
 

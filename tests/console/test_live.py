@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+import re
+from collections.abc import Callable, Sequence
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -12,6 +13,7 @@ from starlette.exceptions import HTTPException
 
 from millstream import Broker
 from millstream.console import live
+from millstream.console.exchanges import Chunk
 from millstream.console.live import Event, Feed, Partial, Streams, encode
 from tests.console.conftest import start_console
 
@@ -25,54 +27,132 @@ def test_lines_of_html_are_one_event() -> None:
     assert encode(Event("samples", {"a": "\n"})) == b'event: samples\ndata: {"a":"\\n"}\n\n'
 
 
+class Browser:
+    """Keeps what it is offered; `is_behind`: it takes nothing."""
+
+    def __init__(self) -> None:
+        self.contents: list[bytes] = []
+        self.on_drain: Callable[[], None] | None = None
+        self.is_behind = False
+        self.news = asyncio.Event()
+
+    def offer(self, chunks: Chunk) -> bool:
+        if not self.is_behind:
+            self.contents.append(chunks.content)
+            self.news.set()
+        return not self.is_behind
+
+    @property
+    def text(self) -> str:
+        return b"".join(self.contents).decode()
+
+    async def see(self, text: str) -> None:
+        async with asyncio.timeout(60):
+            while text not in self.text:
+                await self.news.wait()
+                self.news.clear()
+
+
 def test_browsers_share_a_feed_and_it_ends_with_them() -> None:
     drawn = []
 
     async def draw(parts: Sequence[str]) -> dict[str, str]:
         drawn.append(list(parts))
-        return {part: f"{part}{len(drawn)}" for part in parts}
+        return {part: f"{part}{len(drawn)};" for part in parts}
 
     def make() -> Feed:
         return Feed({"a": 0.01, "b": 3600.0}, draw, problem=str)
 
-    async def read(stream: AsyncIterator[bytes], count: int) -> list[bytes]:
-        return [content async for _, content in _numbered(stream, count)]
-
-    async def run() -> tuple[list[list[bytes]], int, int]:
+    async def run() -> list[Browser]:
         streams = Streams()
-        opened = [streams.shared(("user", "/"), make) for _ in range(3)]
-        both = await asyncio.gather(*(read(it, 6) for it in opened))
-        during = len(streams._feeds)
-        for it in opened:
-            await it.aclose()  # type: ignore[attr-defined]
-        return list(both), during, len(streams._feeds)
+        browsers = [Browser() for _ in range(25)]
+        with contextlib.ExitStack() as stack:
+            for it in browsers:
+                stack.enter_context(streams.shared(("user", "/"), make, it))
+            await asyncio.gather(*(it.see("a5;") for it in browsers))
+            assert len(streams._feeds) == 1
+        assert not streams._feeds
+        return browsers
 
-    read_by_all, during, after = asyncio.run(run())
-    assert (during, after) == (1, 0)
+    for browser in asyncio.run(run()):
+        assert browser.text.count("#live-b") == 1
+        assert browser.contents[0].count(b"data: ") == 3  # a, b and no problem in one piece
     assert drawn[0] == ["a", "b"]
     assert all(parts == ["a"] for parts in drawn[1:])
-    for contents in read_by_all:
-        assert sum(b"#live-b" in it for it in contents) == 1
-    assert len(drawn) < 3 * 6
+
+
+def test_browser_that_is_behind_skips_versions() -> None:
+    number = 0
+
+    async def draw(parts: Sequence[str]) -> dict[str, str]:
+        nonlocal number
+        number += 1
+        return {"a": f"version {number};"}
+
+    async def run() -> str:
+        streams, slow, fast = Streams(), Browser(), Browser()
+        make = lambda: Feed({"a": 0.01}, draw, problem=str)  # noqa: E731
+        with streams.shared(("u", "/"), make, slow), streams.shared(("u", "/"), make, fast):
+            await slow.see("version 1;")
+            slow.is_behind = True
+            await fast.see(f"version {number + 2};")
+            slow.is_behind = False
+            assert slow.on_drain is not None
+            slow.on_drain()
+            await slow.see(f"version {number};")
+        return slow.text
+
+    assert asyncio.run(run()).count("version") < number
 
 
 def test_feed_has_events_for_scripts_beside_its_parts() -> None:
     async def draw(parts: Sequence[str]) -> dict[str, str | Event]:
         return {"rows": "<p>", "event samples": Event("samples", [1])}
 
-    async def run() -> list[bytes]:
-        streams = Streams()
-        stream = streams.shared(("user", "/"), lambda: Feed({"rows": 0.01}, draw, problem=str))
-        found = [content async for _, content in _numbered(stream, 3)]
-        await stream.aclose()  # type: ignore[attr-defined]
-        return found
+    async def run() -> None:
+        streams, browser = Streams(), Browser()
+        make = lambda: Feed({"rows": 0.01}, draw, problem=str)  # noqa: E731
+        with streams.shared(("user", "/"), make, browser):
+            await browser.see("event: samples\ndata: [1]\n\n")
 
-    assert b"event: samples\ndata: [1]\n\n" in asyncio.run(run())
+    asyncio.run(run())
 
 
-async def _numbered(stream: AsyncIterator[bytes], count: int) -> AsyncIterator[tuple[int, bytes]]:
-    for number in range(count):
-        yield number, await anext(stream)
+def test_quiet_feed_gives_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.01)
+
+    async def draw(parts: Sequence[str]) -> dict[str, str]:
+        return dict.fromkeys(parts, "same")
+
+    async def run() -> str:
+        streams, browser = Streams(), Browser()
+        make = lambda: Feed({"a": 0.01}, draw, problem=str)  # noqa: E731
+        with streams.shared(("user", "/"), make, browser):
+            await browser.see(": still here")
+        return browser.text
+
+    assert asyncio.run(run()).count("same") == 1
+
+
+def test_page_that_takes_long_is_refreshed_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "SHARE_MAX", 0.001)
+    drawn = 0
+
+    async def draw(parts: Sequence[str]) -> dict[str, str]:
+        nonlocal drawn
+        drawn += 1
+        await asyncio.sleep(0.1)
+        return {"a": f"version {drawn};"}
+
+    async def run() -> None:
+        streams, browser = Streams(), Browser()
+        make = lambda: Feed({"a": 0.01}, draw, problem=str)  # noqa: E731
+        with streams.shared(("user", "/"), make, browser):
+            await browser.see("version 1;")
+            await asyncio.sleep(0.5)
+
+    asyncio.run(run())
+    assert drawn == 1
 
 
 def test_feed_shows_problems_and_goes_on() -> None:
@@ -84,25 +164,17 @@ def test_feed_shows_problems_and_goes_on() -> None:
             raise answer
         return dict.fromkeys(parts, answer)
 
-    async def run() -> list[str]:
-        feed = Feed({"a": 0.001}, draw, problem=lambda error: f"problem: {error}")
-        task = asyncio.create_task(feed.run())
-        seen: list[str] = []
-        async for content in feed.follow():
-            seen.append(content.decode())
-            if "two" in seen[-1]:
-                break
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        return seen
+    async def run() -> str:
+        streams, browser = Streams(), Browser()
+        make = lambda: Feed({"a": 0.001}, draw, problem=lambda it: f"problem: {it}")  # noqa: E731
+        with streams.shared(("user", "/"), make, browser):
+            await browser.see("two")
+        return browser.text
 
     seen = asyncio.run(run())
-    shown = [it for it in seen if "live-a" in it]
-    assert len([it for it in shown if "one" in it]) == 1  # unchanged parts are not sent again
-    assert any("live-problem" in it and ">problem: gone<" in it for it in seen)
-    problems = [it for it in seen if "live-problem" in it]
-    assert "gone" not in problems[-1]
+    assert seen.count(">one<") == 1  # unchanged parts are not sent again
+    problems = re.findall('#live-problem"[^>]*>([^<]*)<', seen)
+    assert problems == ["", "problem: gone", ""]
 
 
 def test_page_follows_a_broker_that_stops_and_comes_back(page: Page) -> None:
@@ -132,19 +204,13 @@ def test_page_shows_that_the_console_is_gone(page: Page) -> None:
 def test_streams_of_one_session_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "OWN_PER_SESSION_MAX", 1)
 
-    async def endless() -> AsyncIterator[bytes]:
-        while True:
-            yield b"x"
-
     async def run() -> None:
         streams = Streams()
-        stream = streams.counted(endless(), "a", is_own=True)
-        await anext(stream)
-        streams.check("b", is_own=True)
-        streams.check("a", is_own=False)
-        with pytest.raises(HTTPException, match="1 such pages"):
-            streams.check("a", is_own=True)
-        await stream.aclose()  # type: ignore[attr-defined]
+        with streams.counted("a", is_own=True):
+            streams.check("b", is_own=True)
+            streams.check("a", is_own=False)
+            with pytest.raises(HTTPException, match="1 such pages"):
+                streams.check("a", is_own=True)
         streams.check("a", is_own=True)
 
     asyncio.run(run())

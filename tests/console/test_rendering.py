@@ -7,15 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from millstream.console.compiling import TEMPLATES
 from millstream.console.lists import Listed
-from millstream.console.rendering import (
-    STATIC,
-    TEMPLATES,
-    Renderer,
-    chart_path,
-    static_version,
-    with_query,
-)
+from millstream.console.rendering import Renderer, chart_path, with_query
 
 
 def test_macros_escape_what_they_show() -> None:
@@ -46,19 +40,9 @@ def test_charts_are_those_of_what_the_page_shows() -> None:
     assert "group=g" in chart_path("lag", {}, SimpleNamespace(group="g"))
 
 
-def test_version_changes_only_with_the_files() -> None:
-    assert static_version() == static_version()
-    assert re.fullmatch("[0-9a-f]{12}", static_version())
-
-
 @pytest.mark.parametrize("path", sorted(TEMPLATES.rglob("*.html")), ids=lambda it: it.name)
 def test_templates_need_no_exception_from_the_policy(path: object) -> None:
     """What a page shows cannot be trusted: no template may mark it as safe."""
     text = path.read_text(encoding="utf-8")  # type: ignore[attr-defined]
     for forbidden in (r"\|\s*safe", r"\bstyle=", r"<script>", r"\bon[a-z]+=\"", r"hx-on", r"\bjs:"):
         assert not re.search(forbidden, text), forbidden
-
-
-def test_files_are_there() -> None:
-    for name in ("console.css", "console.js", "icon.svg"):
-        assert (STATIC / name).is_file()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.console.rendering import STATIC
+from millstream.console.files import STATIC
 
 HASHES = {
     "htmx/htmx.min.js": "e484d9171a9db30a39c8f16e3d709d4137f3211c659f8e6125816635033d593f",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from itertools import islice
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from millstream.admin.reading import KEPT_BYTES, Reader, ReadRecord, State
 from millstream.client.cluster import Cluster, check
 from millstream.client.fetching import EARLIEST, LATEST, READ_UNCOMMITTED
 from millstream.errors import ApiError, ErrorCode
+from millstream.models import dataclass
 
 COUNT_DEFAULT = 50
 COUNT_MAX = 500

@@ -8,12 +8,13 @@ preferred if another replica than its first leads it.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from millstream.client.cluster import check
 from millstream.errors import ApiError, ErrorCode
+from millstream.models import dataclass
 
 if TYPE_CHECKING:
     from millstream.client.cluster import Cluster

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 from typing import Any, Protocol
 
 from millstream.admin.errors import NotFound, OperationFailed
 from millstream.client.cluster import Cluster, CoordinatorKind, check
 from millstream.errors import ApiError, ErrorCode
+from millstream.models import dataclass
 from millstream.partitions import TopicPartition
 
 CONSUMER = "consumer"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from millstream.admin.groups import (
@@ -27,6 +27,7 @@ from millstream.admin.share_groups import share_lags
 from millstream.client.cluster import Cluster
 from millstream.client.fetching import FETCH_VERSION_MAX, fetch_request, timestamp_in
 from millstream.errors import ErrorCode
+from millstream.models import dataclass
 from millstream.partitions import TopicPartition
 
 WARN_BELOW_SHARE = 0.2  # of retention.ms: less than this left is worth a warning

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -31,6 +31,7 @@ from millstream.admin.reset import partition_count
 from millstream.admin.settings import settings_of_topics
 from millstream.client.cluster import Cluster, check
 from millstream.errors import ErrorCode
+from millstream.models import dataclass
 from millstream.partitions import TopicPartition
 
 ERRORS_PREFIX = "__dlq.errors."

@@ -7,11 +7,11 @@ A broker that does not answer, and a user without the right (Describe on the clu
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millstream.client.cluster import check
 from millstream.errors import ApiError, ErrorCode
+from millstream.models import dataclass
 
 if TYPE_CHECKING:
     from millstream.client.cluster import Cluster

@@ -7,11 +7,12 @@ thousand of them does not fail with one. The other functions raise `ApiError` in
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from millstream.client.cluster import Cluster, TopicInfo, check
 from millstream.errors import ApiError, ErrorCode
+from millstream.models import dataclass
 from millstream.partitions import TopicPartition
 
 LATEST = -1

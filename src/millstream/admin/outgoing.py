@@ -13,13 +13,14 @@ import json
 import random
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import count
 from typing import Any
 
 from millstream.client.cluster import Cluster
 from millstream.client.producing import RawProducer, WrittenRange
 from millstream.errors import ApiError, ErrorCode, MillstreamError
+from millstream.models import dataclass
 from millstream.records.columns import BinaryColumn, ProducerIdentity, partitions_of
 from millstream.records.compression import Compression
 from millstream.records.record import Record, encode_batch

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple, Protocol, TypeVar
 
 from millstream.admin import pipeline_records
@@ -27,6 +27,7 @@ from millstream.admin.pipeline_records import (
     VersionsShown,
     decode,
 )
+from millstream.models import dataclass
 
 LOST_AFTER = 3  # times the interval of statuses
 LOST_AFTER_MS_MIN = 9_000

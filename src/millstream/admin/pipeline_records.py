@@ -23,9 +23,11 @@ import json
 import math
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, field, fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from millstream.models import dataclass
 
 STATUS_TOPIC = "__millstream_pipelines"
 COMMANDS_TOPIC = "__millstream_pipeline_commands"

@@ -4,11 +4,12 @@ its features."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from millstream.client.cluster import check
 from millstream.errors import ApiError, ErrorCode
+from millstream.models import dataclass
 
 if TYPE_CHECKING:
     from millstream.client.cluster import Cluster

@@ -21,12 +21,12 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
 from millstream.client.cluster import Cluster, check
 from millstream.client.fetching import fetch_batches, fetch_committed
+from millstream.models import dataclass
 from millstream.records.batch import NO_PRODUCER_ID, BatchHeader, Buffer, iterate_headers
 from millstream.records.columns import (
     AbortedRange,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from millstream.admin.placement import CannotPlace, moves, plan
 from millstream.admin.throttling import Moved, remove_throttles, set_throttles
 from millstream.client.cluster import check
 from millstream.errors import ErrorCode, MillstreamError
+from millstream.models import dataclass
 
 if TYPE_CHECKING:
     from millstream.client.cluster import Cluster

@@ -23,7 +23,7 @@ import contextlib
 import time
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import TracebackType
 from typing import Self
 
@@ -54,6 +54,7 @@ from millstream.client.cluster import Cluster
 from millstream.client.producing import RawProducer
 from millstream.client.transactions import FENCED, commit_offsets
 from millstream.errors import ApiError, ErrorCode, MillstreamError
+from millstream.models import dataclass
 from millstream.partitions import TopicPartition
 
 MEMORY_GROUP = "millstream-dlq-replay"

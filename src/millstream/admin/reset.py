@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
@@ -12,6 +12,7 @@ from millstream.admin.errors import InvalidArgument, NotFound, OperationFailed
 from millstream.admin.moments import parse_moment_ms, parse_span_ms, to_ms
 from millstream.admin.offsets import end_offsets, known_topics, offsets_at, start_offsets
 from millstream.client.cluster import Cluster
+from millstream.models import dataclass
 from millstream.partitions import TopicPartition
 
 

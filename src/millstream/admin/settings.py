@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from millstream.admin.waiting import wait_until_shown
 from millstream.client.cluster import check
 from millstream.errors import ApiError, ErrorCode
+from millstream.models import dataclass
 
 if TYPE_CHECKING:
     from millstream.client.cluster import Cluster

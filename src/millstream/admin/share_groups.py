@@ -12,7 +12,7 @@ import base64
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Any
 
@@ -29,6 +29,7 @@ from millstream.admin.groups import (
 from millstream.admin.offsets import LATEST, find_offsets, partitions_by_leader
 from millstream.client.cluster import Cluster, CoordinatorKind, check
 from millstream.errors import ApiError, ErrorCode
+from millstream.models import dataclass
 from millstream.partitions import TopicPartition
 
 NO_LEADER_EPOCH = -1  # the caller leads no partition

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -19,6 +19,7 @@ from millstream.admin.offsets import LATEST, READ_COMMITTED, find_offsets, parti
 from millstream.admin.settings import Resource, settings_of
 from millstream.client.cluster import Cluster, CoordinatorKind, check
 from millstream.errors import ApiError, ErrorCode
+from millstream.models import dataclass
 from millstream.partitions import TopicPartition
 
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")

@@ -14,7 +14,7 @@ import codecs
 import json
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
@@ -23,6 +23,7 @@ from millstream.admin.json_text import parse_json, plain, pretty
 from millstream.client.avro_schema import AvroType, BadSchema, parse_schema
 from millstream.client.schema_registry import RegisteredSchema
 from millstream.errors import MillstreamError
+from millstream.models import dataclass
 
 PREVIEW_CHARACTERS = 300
 PARSED_BYTES_MAX = 1024 * 1024  # of JSON and Avro; larger values are shown as text

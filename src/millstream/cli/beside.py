@@ -8,8 +8,10 @@ is wrong stops the start.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from millstream.cli.failures import CommandFailed
@@ -21,19 +23,35 @@ from millstream.console.settings import ConsoleSettings
 from millstream.errors import ConfigError, MillstreamError
 from millstream.security.protocol import SecurityProtocol
 
+SWITCH_SECONDS = 0.0005  # 5 ms otherwise
 _log = logging.getLogger(__name__)
 
 
 class ConsoleBeside:
     """A console that starts when the broker serves."""
 
-    def __init__(self, listen: str, client_config: Path | None) -> None:
+    def __init__(
+        self,
+        listen: str,
+        client_config: Path | None,
+        *,
+        allowed_hosts: tuple[str, ...] = (),
+        tls_certificate: Path | None = None,
+        tls_key: Path | None = None,
+    ) -> None:
         """Raises `CommandFailed`, or `ConfigError`."""
         try:
-            from millstream.console.server import ConsoleServer, bind, is_loopback
+            from millstream.console.server import ConsoleServer, bind, is_loopback, tls_context
         except ModuleNotFoundError as missing:
             raise needs_extra(missing) from None
         self._make = ConsoleServer
+        self._entrance = ConsoleSettings(
+            bootstrap_servers="",
+            allowed_hosts=allowed_hosts,
+            tls_certificate=str(tls_certificate) if tls_certificate else None,
+            tls_key=str(tls_key) if tls_key else None,
+        )
+        tls_context(self._entrance)  # what is wrong stops the start
         self._client_config = client_config
         if client_config is not None:
             read_connection(client_config)
@@ -50,13 +68,23 @@ class ConsoleBeside:
         thread.start()
 
     def _run(self, config: BrokerConfig, addresses: Mapping[str, str]) -> None:
+        from millstream.console.memory import give_back, share_arenas
+
         try:
-            settings = connection_to(
+            connection = connection_to(
                 config, addresses, self._client_config, is_reachable=self._is_reachable
             )
+            settings = replace(
+                self._entrance,
+                bootstrap_servers=connection.bootstrap_servers,
+                client_settings=connection.client_settings,
+            )
+            # The broker's loop, in another thread, gets its turn sooner while a page is rendered.
+            sys.setswitchinterval(SWITCH_SECONDS)
+            share_arenas()
             server = self._make(settings, self._socket)
             server.start()
-            server.give_memory_back()
+            give_back()
         except (MillstreamError, OSError) as error:
             _log.error("the console did not start: %s", error)
             self._socket.close()  # browsers are refused, instead of waiting

@@ -68,52 +68,82 @@ ConsoleClientConfig = Annotated[
         "Default: its listener without TLS, or with the authorities that the broker trusts.",
     ),
 ]
+ConsoleAllowHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        *serving.CONSOLE_ALLOW_HOST,
+        metavar="NAME",
+        help="The console answers to this name too; repeatable.",
+    ),
+]
+ConsoleTlsCertificate = Annotated[
+    Path | None,
+    typer.Option(
+        *serving.CONSOLE_TLS_CERTIFICATE,
+        metavar="FILE",
+        help="Serve the console by HTTPS, with this certificate (PEM).",
+    ),
+]
+ConsoleTlsKey = Annotated[
+    Path | None,
+    typer.Option(
+        *serving.CONSOLE_TLS_KEY, metavar="FILE", help="The key of the certificate (PEM)."
+    ),
+]
+Listen = Annotated[
+    str | None,
+    typer.Option(
+        *serving.LISTEN,
+        metavar="HOST:PORT",
+        help=f"Address to listen on. Default: {LISTEN_DEFAULT}; port 0: any free port.",
+    ),
+]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        *serving.DATA, metavar="DIR,...", help=f"Data directory. Default: {DATA_DEFAULT}."
+    ),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        *serving.CONFIG,
+        exists=True,
+        dir_okay=False,
+        help="Properties or TOML file, with Kafka's names.",
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(*serving.SET, metavar="NAME=VALUE", help="A broker setting; repeatable."),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        *serving.WORKERS,
+        metavar="N",
+        help="Run N brokers that share the data directory, to use N cores. They listen on the "
+        "N ports after that of --listen, which all of them share.",
+    ),
+]
 
 
 @app.command()
 def serve(
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            *serving.LISTEN,
-            metavar="HOST:PORT",
-            help=f"Address to listen on. Default: {LISTEN_DEFAULT}; port 0: any free port.",
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            *serving.DATA, metavar="DIR,...", help=f"Data directory. Default: {DATA_DEFAULT}."
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            *serving.CONFIG,
-            exists=True,
-            dir_okay=False,
-            help="Properties or TOML file, with Kafka's names.",
-        ),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(*serving.SET, metavar="NAME=VALUE", help="A broker setting; repeatable."),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            *serving.WORKERS,
-            metavar="N",
-            help="Run N brokers that share the data directory, to use N cores. They listen on the "
-            "N ports after that of --listen, which all of them share.",
-        ),
-    ] = None,
+    listen: Listen = None,
+    data: Data = None,
+    config: ConfigFile = None,
+    set_: Set = None,
+    workers: Workers = None,
     zookeeper: ZooKeeper = None,
     node_id: NodeId = None,
     metrics: Metrics = None,
     log_format: LogFormat = None,
     console: Console = None,
     console_client_config: ConsoleClientConfig = None,
+    console_allow_host: ConsoleAllowHost = None,
+    console_tls_certificate: ConsoleTlsCertificate = None,
+    console_tls_key: ConsoleTlsKey = None,
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
 
@@ -132,9 +162,9 @@ def serve(
       millstream serve --metrics 127.0.0.1:9404 --log-format json
       millstream serve --console
     """
-    assignments = tuple(set_ or ())
+    assignments, hosts = tuple(set_ or ()), tuple(console_allow_host or ())
     options = ServeOptions(
         *(listen, data, config, assignments, workers, zookeeper, node_id, metrics, log_format),
-        *(console, console_client_config),
+        *(console, console_client_config, hosts, console_tls_certificate, console_tls_key),
     )
     serving.serve(options)

@@ -32,6 +32,9 @@ METRICS = ("--metrics",)
 LOG_FORMAT = ("--log-format",)
 CONSOLE = ("--console",)
 CONSOLE_CLIENT_CONFIG = ("--console-client-config",)
+CONSOLE_ALLOW_HOST = ("--console-allow-host",)
+CONSOLE_TLS_CERTIFICATE = ("--console-tls-certificate",)
+CONSOLE_TLS_KEY = ("--console-tls-key",)
 CONSOLE_DEFAULT = "127.0.0.1:8080"
 
 
@@ -47,6 +50,9 @@ class ServeOptions(NamedTuple):
     log_format: str | None = None
     console: str | None = None
     console_client_config: Path | None = None
+    console_allow_host: tuple[str, ...] = ()
+    console_tls_certificate: Path | None = None
+    console_tls_key: Path | None = None
 
 
 def complete(arguments: Sequence[str]) -> list[str]:
@@ -90,6 +96,13 @@ def parse_plainly(arguments: Sequence[str]) -> ServeOptions | None:
             options = options._replace(console=value)
         elif name in CONSOLE_CLIENT_CONFIG and Path(value).is_file():
             options = options._replace(console_client_config=Path(value))
+        elif name in CONSOLE_ALLOW_HOST:
+            hosts = (*options.console_allow_host, value)
+            options = options._replace(console_allow_host=hosts)
+        elif name in CONSOLE_TLS_CERTIFICATE:
+            options = options._replace(console_tls_certificate=Path(value))
+        elif name in CONSOLE_TLS_KEY:
+            options = options._replace(console_tls_key=Path(value))
         else:
             return None
     return options
@@ -123,7 +136,13 @@ def serve_with_console(options: ServeOptions, settings: BrokerConfig) -> None:
     from millstream.cli.beside import ConsoleBeside
 
     assert options.console is not None
-    beside = ConsoleBeside(options.console, options.console_client_config)
+    beside = ConsoleBeside(
+        options.console,
+        options.console_client_config,
+        allowed_hosts=options.console_allow_host,
+        tls_certificate=options.console_tls_certificate,
+        tls_key=options.console_tls_key,
+    )
     try:
         if options.workers is not None:
             from millstream.broker.workers.supervisor import run as run_workers

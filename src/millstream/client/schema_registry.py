@@ -18,7 +18,6 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
-from urllib.request import Request, urlopen
 
 from millstream.client.security import Security
 from millstream.errors import ConfigError, MillstreamError
@@ -198,6 +197,8 @@ class Registry:
 
     def _ask_one(self, url: str, method: str, path: str, what: str, body: Any) -> Any:
         """Raises `URLError` or `OSError` for what may pass."""
+        from urllib.request import Request, urlopen  # 1 MB, which only few clients need
+
         request = Request(
             url + path,
             None if body is None else json.dumps(body).encode(),

@@ -24,7 +24,6 @@ import secrets
 import shlex
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
 from uuid import UUID
@@ -37,6 +36,7 @@ from starlette.routing import Route
 from millstream.console.answers import json_answer, wants_json
 from millstream.console.sessions import in_cluster
 from millstream.errors import MillstreamError
+from millstream.models import dataclass
 
 TOKEN_FIELD = "csrf"
 TOKEN_HEADER = "x-csrf-token"

@@ -18,20 +18,23 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from millstream.admin.errors import NotFound
 from millstream.client.cluster import Cluster
 from millstream.client.rights import RESOURCES
 from millstream.console import live as streams
-from millstream.console.rendering import Renderer
 from millstream.console.sessions import in_cluster
 from millstream.errors import ApiError, ConfigError, ErrorCode, MillstreamError
+from millstream.models import dataclass
+
+if TYPE_CHECKING:
+    from millstream.console.rendering import Renderer
 
 Load = Callable[[Cluster], Any]
 
@@ -45,7 +48,7 @@ _MISSING = {
 _NOT_LOGGED_IN = {ErrorCode.SASL_AUTHENTICATION_FAILED}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Failure:
     """The model of an error page."""
 
@@ -101,6 +104,8 @@ def json_answer(model: Any, status: int = 200) -> Response:
 def failure(request: Request, error: Exception) -> Response:
     """The answer to a request that failed."""
     model = explain(error)
+    if request.app.state.renderer is None:  # a file, before the first page
+        return PlainTextResponse(model.message + "\n", model.status)
     if request.headers.get("hx-request") and not wants_json(request):
         # An action's form shows it beside what was typed.
         renderer = _renderer(request)

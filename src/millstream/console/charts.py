@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from millstream.console.history import History, Key
 from millstream.console.samples import BYTES, LAG, RECORDS, SIZE, WHOLE
+from millstream.models import dataclass
 
 RANGES = {"15m": 900.0, "1h": 3600.0, "6h": 21_600.0}
 RANGE_DEFAULT = "1h"

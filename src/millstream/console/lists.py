@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+from millstream.models import dataclass
 
 SIZE_DEFAULT = 50
 SIZE_MAX = 500

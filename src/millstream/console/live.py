@@ -1,9 +1,11 @@
 """Parts of a page that change while it is open: one stream of server-sent events per page.
 
-Browsers that show the same page as the same user share a feed, which loads and renders once for all
-of them, while one of them is there. A browser that reads slowly skips versions. Parts are sent as
-htmx's partials, so that htmx puts them in place: `<hx-partial hx-target="#live-rows">`. `Event`s
-with a name reach the page's scripts instead.
+Browsers that show the same page as the same user share a feed, which loads, renders and encodes
+once for all of them, while one of them is there; each change is then one write for each browser. A
+browser that reads slowly skips versions. A feed whose page takes long is refreshed less often.
+
+Parts are sent as htmx's partials, so that htmx puts them in place: `<hx-partial
+hx-target="#live-rows">`. `Event`s with a name reach the page's scripts instead.
 """
 
 from __future__ import annotations
@@ -14,13 +16,15 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
+from millstream.console.exchanges import Chunk, exchange_of
 from millstream.console.sessions import session_of
 
 PARAMETER = "live"
@@ -28,6 +32,12 @@ STREAMS_MAX = 1_000
 STREAMS_PER_SESSION_MAX = 500  # all browsers of an open console share a session
 OWN_PER_SESSION_MAX = 50
 HEARTBEAT_SECONDS = 15.0
+SHARE_MAX = 0.1  # of the time that loading and rendering a page again may take
+INTERVAL_SECONDS_MAX = 10.0  # even so
+WRITES_AT_ONCE = 10  # before other tasks, and other threads, get a turn
+HEARTBEAT = Chunk.of(b": still here\n\n")
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+MEDIA_TYPE = "text/event-stream"
 PROBLEM = "problem"  # a part of every feed: why nothing changes at the moment
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -68,6 +78,14 @@ def _sse(data: str, event: str = "") -> bytes:
     return ("\n".join(lines) + "\n\n").encode("utf-8", "replace")
 
 
+class Sink(Protocol):
+    """A browser that follows a feed; an `Exchange`."""
+
+    on_drain: Callable[[], None] | None
+
+    def offer(self, chunks: Chunk) -> bool: ...
+
+
 class Feed:
     """What the browsers on one page see: the latest HTML of each part, and its version."""
 
@@ -79,18 +97,24 @@ class Feed:
         self._problem = problem
         self._versions: dict[str, tuple[int, bytes]] = {}
         self._version = 0
-        self._changed = asyncio.Event()
-        self.readers = 0
+        self._seen: dict[Sink, int] = {}  # the version that each browser has
+        self._written_at = time.monotonic()
+
+    @property
+    def readers(self) -> int:
+        return len(self._seen)
 
     async def run(self) -> None:
         due = dict.fromkeys(self._parts, 0.0)
         while True:
-            now = time.monotonic()
-            parts = [part for part in self._parts if due[part] <= now]
+            started = time.monotonic()
+            parts = [part for part in self._parts if due[part] <= started]
             await self._refresh(parts)
             now = time.monotonic()
-            due |= {part: now + self._parts[part] for part in parts}
-            await asyncio.sleep(max(0.05, min(due.values()) - now))
+            least = min((now - started) / SHARE_MAX, INTERVAL_SECONDS_MAX)
+            due |= {part: now + max(least, self._parts[part]) for part in parts}
+            await self._spread()
+            await asyncio.sleep(max(0.05, min(due.values()) - time.monotonic()))
 
     async def _refresh(self, parts: Sequence[str]) -> None:
         try:
@@ -104,25 +128,45 @@ class Feed:
                 continue
             self._version += 1
             self._versions[part] = (self._version, content)
-            self._changed.set()
-            self._changed = asyncio.Event()
 
-    async def follow(self) -> AsyncIterator[bytes]:
-        """The parts, and every change of them."""
-        seen = 0
-        while True:
-            changed, newest = self._changed, self._version
-            for version, content in sorted(self._versions.values()):
-                if version > seen:
-                    yield content
-            seen = newest  # what changed while it was sent comes next
-            if self._changed is not changed:
-                continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HEARTBEAT_SECONDS):
-                    await changed.wait()
-                continue
-            yield b": still here\n\n"
+    async def _spread(self) -> None:
+        """Write what is new to all browsers, or a sign of life, which also finds lost ones."""
+        now = time.monotonic()
+        if all(seen == self._version for seen in self._seen.values()):
+            if now - self._written_at < HEARTBEAT_SECONDS:
+                return
+            for sink in list(self._seen):
+                sink.offer(HEARTBEAT)
+        self._written_at = now
+        ready: dict[int, Chunk] = {}
+        for number, sink in enumerate(list(self._seen), 1):
+            if sink in self._seen:
+                self._write(sink, ready)
+            if number % WRITES_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def _write(self, sink: Sink, ready: dict[int, Chunk]) -> None:
+        """What this browser lacks; `ready` has what others lacked."""
+        seen = self._seen[sink]
+        if seen == self._version:
+            return
+        if seen not in ready:
+            missing = [it for version, it in sorted(self._versions.values()) if version > seen]
+            ready[seen] = Chunk.of(b"".join(missing))
+        if sink.offer(ready[seen]):
+            self._seen[sink] = self._version
+
+    @contextlib.contextmanager
+    def followed_by(self, sink: Sink) -> Iterator[None]:
+        """The browser gets the parts, and every change of them."""
+        self._seen[sink] = 0
+        sink.on_drain = lambda: self._write(sink, {})
+        self._write(sink, {})
+        try:
+            yield
+        finally:
+            sink.on_drain = None
+            del self._seen[sink]
 
 
 class Streams:
@@ -137,17 +181,17 @@ class Streams:
     def count(self) -> int:
         return len(self._open)
 
-    async def shared(self, key: tuple[str, str], make: Callable[[], Feed]) -> AsyncIterator[bytes]:
+    @contextlib.contextmanager
+    def shared(self, key: tuple[str, str], make: Callable[[], Feed], sink: Sink) -> Iterator[None]:
+        """The browser follows the feed with this key, which ends with its last browser."""
         if key not in self._feeds:
             feed = make()
             self._feeds[key] = (feed, asyncio.create_task(feed.run()))
         feed, task = self._feeds[key]
-        feed.readers += 1
         try:
-            async for content in feed.follow():
-                yield content
+            with feed.followed_by(sink):
+                yield
         finally:
-            feed.readers -= 1
             if not feed.readers:
                 self._feeds.pop(key, None)
                 task.cancel()
@@ -163,23 +207,20 @@ class Streams:
                 503, f"{most} such pages of one user are open; close some, or reload later"
             )
 
-    async def counted(
-        self, contents: AsyncIterator[bytes], session: str = "", *, is_own: bool = False
-    ) -> AsyncIterator[bytes]:
+    @contextlib.contextmanager
+    def counted(self, session: str = "", *, is_own: bool = False) -> Iterator[None]:
+        """While the current task sends a stream. `close` ends it there, and the task goes on."""
         task = asyncio.current_task()
         assert task is not None
         self._open[task] = (session, is_own)
         try:
-            async for content in contents:
-                yield content
+            yield
         except asyncio.CancelledError:
             if not self._is_closed:
                 raise
             task.uncancel()  # the response ends as any other
         finally:
             self._open.pop(task, None)
-            if isinstance(contents, _Closable):
-                await contents.aclose()
 
     def close(self) -> None:
         """End all streams, so that the server can stop."""
@@ -188,9 +229,22 @@ class Streams:
             task.cancel()
 
 
-@runtime_checkable
-class _Closable(Protocol):
-    async def aclose(self) -> None: ...
+class _Stream(Response):
+    """Server-sent events, as `body` sends them."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, follow: Callable[[Scope, Send], Awaitable[None]]) -> None:
+        super().__init__(headers=HEADERS)
+        del self.headers["content-length"]
+        self._follow = follow
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(start)
+        if scope["method"] != "HEAD":
+            await self._follow(scope, send)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def follow(
@@ -204,27 +258,31 @@ def follow(
     key = (session_of(request).id, f"{request.scope['path']}?{request.url.query}")
     streams = _streams(request)
     streams.check(key[0], is_own=False)
-    contents = streams.shared(key, lambda: Feed(parts, draw, problem))
-    return _answer(streams.counted(contents, key[0]))
+
+    async def wait(scope: Scope, send: Send) -> None:
+        with (
+            streams.counted(key[0]),
+            streams.shared(key, lambda: Feed(parts, draw, problem), exchange_of(scope)),
+        ):
+            await asyncio.Event().wait()  # until the browser leaves, or the console stops
+
+    return _Stream(wait)
 
 
-def stream(request: Request, messages: AsyncIterator[Message]) -> Response:
+def stream(request: Request, messages: AsyncGenerator[Message, None]) -> Response:
     """A stream of its own for one browser, such as a live tail. When the browser leaves, the
     iterator is cancelled where it waits."""
-
-    async def contents() -> AsyncIterator[bytes]:
-        async with contextlib.aclosing(messages):  # type: ignore[type-var]
-            async for message in messages:
-                yield encode(message)
-
     session, streams = session_of(request).id, _streams(request)
     streams.check(session, is_own=True)
-    return _answer(streams.counted(contents(), session, is_own=True))
 
+    async def send_all(scope: Scope, send: Send) -> None:
+        with streams.counted(session, is_own=True):
+            async with contextlib.aclosing(messages):
+                async for message in messages:
+                    body = encode(message)
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
 
-def _answer(contents: AsyncIterator[bytes]) -> Response:
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(contents, media_type="text/event-stream", headers=headers)
+    return _Stream(send_all)
 
 
 def _streams(request: Request) -> Streams:

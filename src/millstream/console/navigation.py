@@ -28,5 +28,20 @@ NAVIGATION = (
     Entry("archive", "Archive", "/archive", "Operation", "a"),
     Entry("excision", "Excision", "/excision", "Operation", "e"),
 )
-# Modules with routes that have no entry of their own.
-OTHERS = ("topic", "topic_reassign", "messages", "log_in")
+# Modules with routes that have no entry of their own, and the first parts of their paths.
+OTHERS = {
+    "topic": ("topics",),
+    "topic_reassign": ("topics",),
+    "messages": ("topics",),
+    "log_in": ("log-in", "log-out"),
+}
+# Further first parts of paths of modules that have an entry.
+MORE = {"overview": ("history",), "transactions": ("transactions-in-partition",)}
+
+
+def modules_of(part: str) -> list[str]:
+    """The modules whose paths begin with this part, in the order in which routes are looked up;
+    all of them if none does."""
+    every = {entry.module: (entry.path[1:], *MORE.get(entry.module, ())) for entry in NAVIGATION}
+    every |= OTHERS
+    return [module for module, parts in every.items() if part in parts] or list(every)

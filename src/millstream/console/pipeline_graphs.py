@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from millstream.admin.pipeline_board import Shown
 from millstream.admin.pipeline_records import Node
 from millstream.console.formats import moment, number, rate, short, size, span
 from millstream.console.paths import link
+from millstream.models import dataclass
 
 WATERMARK = "watermark on "
 HEADLINES = {

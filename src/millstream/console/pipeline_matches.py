@@ -14,7 +14,6 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from heapq import nlargest
 from math import inf
 from typing import Any
@@ -26,6 +25,7 @@ from millstream.admin.reading import Reader, ReadRecord, State
 from millstream.client.cluster import Cluster
 from millstream.client.fetching import log_end_offset, log_start_offset
 from millstream.errors import ApiError
+from millstream.models import dataclass
 
 LOOKED_AT = 200  # the newest records of each partition
 TOPICS_MAX = 10

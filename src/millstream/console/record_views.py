@@ -10,7 +10,7 @@ import re
 import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ from millstream.client.schema_registry import (
 )
 from millstream.console.actions import Refused, command
 from millstream.console.paths import link
+from millstream.models import dataclass
 
 if TYPE_CHECKING:
     from starlette.requests import Request

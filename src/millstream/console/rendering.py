@@ -1,42 +1,36 @@
 """Jinja's templates of the console, with autoescape, the filters of `formats`, and the macros of
-`macros.html` as `ui`."""
+`macros.html` as `ui`. They are compiled in a child process (`compiling`)."""
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import BytecodeCache, Environment
 
-from millstream.console.formats import FILTERS
-from millstream.console.paths import link, segment
+from millstream.console import files
+from millstream.console.compiling import bare_environment
+from millstream.console.paths import link
 
-HERE = Path(__file__).parent
-TEMPLATES = HERE / "templates"
-STATIC = HERE / "static"
+
+def environment(compiled: BytecodeCache | None = None) -> Environment:
+    """With what templates use; `compiled` may have some of them already."""
+    made = bare_environment(compiled)
+    version = files.version()
+    made.globals |= {
+        "link": link,
+        "with_query": with_query,
+        "chart_path": chart_path,
+        "static": lambda name: f"/static/{name}?v={version}",
+    }
+    return made
 
 
 class Renderer:
     """Templates by name, and blocks of them."""
 
-    def __init__(self) -> None:
-        self._environment = Environment(
-            loader=FileSystemLoader(TEMPLATES),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        version = static_version()
-        self._environment.filters |= {**FILTERS, "segment": segment}
-        self._environment.globals |= {
-            "link": link,
-            "with_query": with_query,
-            "chart_path": chart_path,
-            "static": lambda name: f"/static/{name}?v={version}",
-        }
+    def __init__(self, compiled: BytecodeCache | None = None) -> None:
+        self._environment = environment(compiled)
         self._environment.globals["ui"] = self._environment.get_template("macros.html").module
 
     def whole(self, template: str, model: Any, context: dict[str, Any]) -> str:
@@ -63,12 +57,3 @@ def chart_path(chart: str, query: Any, model: Any) -> str:
     if hasattr(model, "group"):
         of = {"group": model.group}
     return "/history?" + urlencode({"chart": chart, **of, "range": query.get("range", "1h")})
-
-
-def static_version() -> str:
-    """Changes with the files, so that browsers may keep them."""
-    digest = hashlib.sha256()
-    for path in sorted(STATIC.rglob("*")):
-        if path.is_file():
-            digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()[:12]

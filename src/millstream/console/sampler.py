@@ -42,7 +42,7 @@ from millstream.partitions import TopicPartition
 
 INTERVAL_SECONDS = 5.0
 SHARE_MAX = 0.05  # of the time that sampling may take
-INTERVAL_SECONDS_MAX = 120.0
+INTERVAL_SECONDS_MAX = 1800.0
 SLOW_SECONDS = 60.0  # how often what changes slowly is refreshed
 FRESH_SECONDS = 1.0
 SMALL_MAX = 2_000  # partitions and groups: of a cluster of this size, pages take samples themselves
@@ -187,6 +187,7 @@ class Sampler:
         self._latest: Sample | None = None
         self._before: Sample | None = None  # the last one of the thread
         self._rates: dict[Key, float] = {}
+        self._has_failed = False  # unexpectedly, which is logged once
         self._taking = threading.Lock()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -250,8 +251,8 @@ class Sampler:
                 cluster = cluster or self._connect()
                 with self._taking if is_first else nullcontext():
                     self._add(take_sample(cluster, self._before, refresh=refresh))
-            except (OSError, MillstreamError) as error:
-                _log.debug("no sample of the cluster: %s", error)
+            except Exception as error:  # noqa: BLE001 (any: the history goes on)
+                self._note(error)
                 if cluster is not None:
                     cluster.close()
                     cluster = None  # the next one may be of another session
@@ -264,6 +265,13 @@ class Sampler:
         self._stopped.set()
         if cluster is not None:
             cluster.close()
+
+    def _note(self, error: Exception) -> None:
+        if isinstance(error, OSError | MillstreamError):
+            _log.debug("no sample of the cluster: %s", error)
+        elif not self._has_failed:
+            self._has_failed = True
+            _log.error("the cluster cannot be sampled, which is tried again", exc_info=error)
 
     def _add(self, sample: Sample) -> None:
         """A sample of the thread. The first one has no rates, so it is no point of charts."""
@@ -279,8 +287,8 @@ class Sampler:
 
 def pause(took_seconds: float, interval_seconds: float) -> float:
     """How long to wait after a sample that took so long."""
-    wanted = min(max(interval_seconds, took_seconds / SHARE_MAX), INTERVAL_SECONDS_MAX)
-    return max(interval_seconds, wanted - took_seconds)
+    wanted = took_seconds / SHARE_MAX - took_seconds
+    return max(interval_seconds, min(wanted, INTERVAL_SECONDS_MAX))
 
 
 class Samplers:

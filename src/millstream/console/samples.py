@@ -10,12 +10,13 @@ for the history. Pure; `sampler` takes the samples.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from millstream.admin.cluster_state import ClusterState
 from millstream.admin.lag import GroupLag
 from millstream.admin.log_dirs import DirectoryState, ReplicaState
 from millstream.console.history import Key
+from millstream.models import dataclass
 from millstream.partitions import TopicPartition
 
 RECORDS, BYTES, SIZE, LAG = "records", "bytes", "size", "lag"

@@ -5,19 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import ipaddress
 import logging
 import signal
 import socket
+import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import uvicorn
-
-from millstream.console.app import create_app
-from millstream.console.connections import CONNECTIONS_MAX, LimitedConnection
+from millstream.console.app import App
+from millstream.console.connections import HttpServer
 from millstream.console.entrance import TOKEN_PARAMETER
+from millstream.console.memory import give_back
 from millstream.console.sessions import Access, access_of
 from millstream.console.settings import ConsoleSettings
 from millstream.errors import ConfigError, MillstreamError
@@ -27,21 +26,14 @@ TIDY_SECONDS = 20.0
 _log = logging.getLogger(__name__)
 
 
-class _Server(uvicorn.Server):
-    """Leaves signals alone: they are handled here, or are the broker's."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 class ConsoleServer:
     """One console at one address. `run` blocks; `start` and `stop` use a thread."""
 
     def __init__(self, settings: ConsoleSettings, listen: str | socket.socket) -> None:
         """`listen` is HOST:PORT, or a socket of `bind`. Raises `ConfigError`."""
         self._settings = settings
-        self._app = create_app(settings)
+        self._tls = tls_context(settings)
+        self._app = App(settings)
         self._socket = bind(listen) if isinstance(listen, str) else listen
         self.host, port = self._socket.getsockname()[:2]
         scheme = "https" if settings.tls_certificate else "http"
@@ -90,12 +82,6 @@ class ConsoleServer:
         if self._failure is not None:
             raise MillstreamError(f"the console did not start: {self._failure}") from self._failure
 
-    def give_memory_back(self) -> None:
-        """Return to the system what compiling templates and importing pages freed."""
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
-        if trim is not None:
-            trim(0)
-
     def stop(self) -> None:
         if self._thread is None or self._loop is None or self._stopping is None:
             return
@@ -108,40 +94,20 @@ class ConsoleServer:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._loop.add_signal_handler(number, self._stopping.set)
-        app = self._app
-        config = uvicorn.Config(
-            app,
-            http=LimitedConnection,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            limit_concurrency=CONNECTIONS_MAX,
-            ssl_certfile=self._settings.tls_certificate,
-            ssl_keyfile=self._settings.tls_key,
-            timeout_keep_alive=30,
-            timeout_graceful_shutdown=2,
-        )
-        server = _Server(config)
-        # The line of `ready` is enough.
-        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-        serving = asyncio.create_task(server.serve(sockets=[self._socket]))
+        app, server = self._app, HttpServer(self._app)
         try:
-            while not server.started and not serving.done():
-                await asyncio.sleep(0.01)
-            if serving.done():
-                await serving  # raises what went wrong
-                raise ConfigError("the console cannot serve")
+            await server.start(self._socket, self._tls)
             if app.state.sessions.shared is not None:
                 app.state.samplers.of(app.state.sessions.shared)  # so that there is a history
             ready()
-            await self._watch(serving, self._tidy)
+            while not self._stopping.is_set():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(TIDY_SECONDS):
+                        await self._stopping.wait()
+                self._tidy()
         finally:
             app.state.streams.close()
-            server.should_exit = True
-            await serving
+            await server.stop()
             app.state.samplers.close()
             app.state.sessions.close()
             self._socket.close()
@@ -151,19 +117,7 @@ class ConsoleServer:
         self._app.state.samplers.tidy()
         if self._app.state.renderer is not None and not self._has_given_back:
             self._has_given_back = True
-            self.give_memory_back()
-
-    async def _watch(self, serving: asyncio.Task[None], tidy: Callable[[], None]) -> None:
-        assert self._stopping is not None
-        stopping = asyncio.create_task(self._stopping.wait())
-        while not serving.done() and not stopping.done():
-            await asyncio.wait(
-                [serving, stopping],
-                timeout=TIDY_SECONDS,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            tidy()
-        stopping.cancel()
+            give_back()
 
 
 def is_loopback(host: str) -> bool:
@@ -184,9 +138,26 @@ def warnings_of(settings: ConsoleSettings, host: str) -> list[str]:
     elif not settings.tls_certificate:
         found.append(
             f"the console listens on {host} without TLS: passwords can be read on the way; use "
-            "--tls-certificate and --tls-key, or a proxy"
+            "--tls-certificate and --tls-key (beside a broker, --console-tls-certificate and "
+            "--console-tls-key), or a proxy"
         )
     return found
+
+
+def tls_context(settings: ConsoleSettings) -> ssl.SSLContext | None:
+    """None without a certificate. Raises `ConfigError`."""
+    if not settings.tls_certificate:
+        if settings.tls_key:
+            raise ConfigError("the console has a TLS key and no certificate for it")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(settings.tls_certificate, settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        files = " and ".join(it for it in (settings.tls_certificate, settings.tls_key) if it)
+        reason = error.strerror if error.strerror and error.errno else str(error)
+        raise ConfigError(f"the console cannot use the certificate of {files}: {reason}") from error
+    return context
 
 
 def bind(listen: str) -> socket.socket:

@@ -14,17 +14,16 @@ sees and does. Passwords stay in the memory of the console until the session end
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import hmac
 import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeVar
 
-import anyio
-import anyio.to_thread
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 
@@ -32,7 +31,9 @@ from millstream.client.cluster import Cluster
 from millstream.client.connection import Connection
 from millstream.client.security import Security, security_settings
 from millstream.console.settings import ConsoleSettings
+from millstream.console.threads import in_thread
 from millstream.errors import ApiError, ErrorCode, MillstreamError
+from millstream.models import dataclass
 from millstream.security.exchange import OAUTHBEARER, PLAIN, AuthenticationFailed
 
 CLUSTERS_PER_SESSION_MAX = 4
@@ -87,11 +88,11 @@ class Session:
         self.client_settings = client_settings
         self._security = Security.from_settings(security_settings(client_settings))
         self._idle: list[tuple[float, Cluster]] = []
-        self._slots = anyio.CapacityLimiter(CLUSTERS_PER_SESSION_MAX)
+        self._slots = asyncio.Semaphore(CLUSTERS_PER_SESSION_MAX)
         self._is_closed = False
 
     async def run(
-        self, threads: anyio.CapacityLimiter, function: Callable[..., Result], *arguments: Any
+        self, threads: asyncio.Semaphore, function: Callable[..., Result], *arguments: Any
     ) -> Result:
         """`function(cluster, *arguments)` in a thread."""
         async with self._slots:
@@ -99,9 +100,7 @@ class Session:
                 raise HTTPException(401, "you are logged out")
             cluster = self._borrow()
             try:
-                result = await anyio.to_thread.run_sync(
-                    function, cluster, *arguments, limiter=threads
-                )
+                result = await in_thread(threads, function, cluster, *arguments)
             except ApiError:
                 self._give_back(cluster)
                 raise
@@ -173,7 +172,7 @@ class Guesses:
 class Entering:
     """A log-in that is under way, and how many wait for it."""
 
-    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
 
 
@@ -186,8 +185,8 @@ class Sessions:
         self.token = secrets.token_urlsafe(24) if self.access is Access.TOKEN else ""
         self._secret = secrets.token_bytes(32)
         self._by_id: OrderedDict[str, Session] = OrderedDict()  # the least recently used first
-        self._threads = anyio.CapacityLimiter(THREADS_MAX)
-        self._log_ins = anyio.CapacityLimiter(LOG_INS_AT_ONCE)
+        self._threads = asyncio.Semaphore(THREADS_MAX)
+        self._log_ins = asyncio.Semaphore(LOG_INS_AT_ONCE)
         self._used_at: dict[str, float] = {}  # by cookie: one session may have several
         self._guesses = Guesses()
         self._entering: dict[str, Entering] = {}  # log-ins of scripts, by key
@@ -228,13 +227,11 @@ class Sessions:
         With a `key`, `find` knows it by that instead of its id.
         """
         try:
-            async with self._log_ins:
-                self._guesses.check((address, user), time.monotonic())
-                session = await anyio.to_thread.run_sync(self._log_in, user, password)
+            session = await in_thread(self._log_ins, self._log_in, user, password, address)
         except (ApiError, AuthenticationFailed):
             self._guesses.add((address, user), time.monotonic())
             # Outside of the places: who guesses waits, and nobody else.
-            await anyio.sleep(FAILED_LOG_IN_SECONDS)
+            await asyncio.sleep(FAILED_LOG_IN_SECONDS)
             raise
         self._keep(key or session.id, session)
         return session
@@ -257,8 +254,9 @@ class Sessions:
             if not entering.waiting:
                 self._entering.pop(key, None)
 
-    def _log_in(self, user: str, password: str) -> Session:
+    def _log_in(self, user: str, password: str, address: str) -> Session:
         """In a thread: with the first mechanism that the cluster accepts."""
+        self._guesses.check((address, user), time.monotonic())
         settings = {**self.settings.client_settings}
         wanted = settings.get("sasl.mechanism")
         mechanisms = [wanted.upper()] if wanted else self._offered()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from millstream.models import dataclass
 
 LISTEN_DEFAULT = "127.0.0.1:8080"
 

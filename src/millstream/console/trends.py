@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from millstream.console.sampler import Sampler
 from millstream.console.samples import LAG
+from millstream.models import dataclass
 
 POINTS = 30
 CHANGE_MIN = 0.1  # of the larger one: less is neither growth nor shrinking

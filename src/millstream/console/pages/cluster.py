@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -41,6 +40,7 @@ from millstream.console.lists import Listed, Wanted, listed
 from millstream.console.pages.topic import listed_settings, say_elected
 from millstream.console.paths import link
 from millstream.errors import ApiError
+from millstream.models import dataclass
 
 BEHIND_MAX = 20
 REPLICAS_LISTED_MAX = 20_000  # of larger clusters, the lag of replicas is not asked for

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from starlette.requests import Request
@@ -44,6 +44,7 @@ from millstream.console.answers import page
 from millstream.console.lists import Listed, Wanted, listed
 from millstream.console.paths import link
 from millstream.errors import ApiError, MillstreamError
+from millstream.models import dataclass
 
 LETTERS_MAX = 10_000  # that are looked at, the newest of each partition
 SAMPLE_LETTERS = 200  # of each topic in the list of topics

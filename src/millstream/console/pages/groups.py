@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from datetime import UTC, datetime
 
 from starlette.requests import Request
@@ -36,6 +36,7 @@ from millstream.console.paths import link
 from millstream.console.sampler import Sampler, sampler_of
 from millstream.console.samples import Sample
 from millstream.console.trends import Trend, lag_trend
+from millstream.models import dataclass
 from millstream.partitions import TopicPartition
 
 LIVE_SECONDS = 3.0

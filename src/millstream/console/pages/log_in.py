@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -14,6 +12,7 @@ from millstream.console.answers import explain, render
 from millstream.console.entrance import LOG_IN, address_of, cookie_name, local_path, set_cookie
 from millstream.console.sessions import Access, Sessions
 from millstream.errors import ApiError, MillstreamError
+from millstream.models import dataclass
 
 USER_CHARACTERS_MAX = 1_000
 

@@ -7,7 +7,6 @@ producing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
@@ -40,6 +39,7 @@ from millstream.console.record_views import (
     whole,
 )
 from millstream.console.sessions import in_cluster
+from millstream.models import dataclass
 
 HEADERS_MAX = 200
 NEXT_LOOKED_FOR = 10_000  # offsets after a gap

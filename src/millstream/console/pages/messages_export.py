@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import anyio
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -20,8 +20,11 @@ from millstream.admin.reading import Reader
 from millstream.client.cluster import Cluster
 from millstream.console.actions import Refused, command
 from millstream.console.answers import page
+from millstream.console.exchanges import exchange_of
 from millstream.console.record_views import Fields, now_ms, whole
 from millstream.console.sessions import session_of
+from millstream.console.threads import in_thread
+from millstream.models import dataclass
 
 COUNT_DEFAULT = 10_000
 COUNT_MAX = 1_000_000
@@ -102,7 +105,7 @@ class Exports:
     """Those that run. They take turns in one thread: the broker may be in this process."""
 
     def __init__(self) -> None:
-        self.thread = anyio.CapacityLimiter(1)
+        self.thread = asyncio.Semaphore(1)
         self._running: Counter[str] = Counter()
 
     def begin(self, session: str) -> None:
@@ -136,12 +139,12 @@ async def _in_threads(
     session = session_of(request)
     try:
         while not session.is_closed:
-            chunk = await anyio.to_thread.run_sync(next, contents, None, limiter=exports.thread)
+            chunk = await in_thread(exports.thread, next, contents, None)
             if chunk is None:
                 return
             if chunk:
                 yield chunk
-            elif await request.is_disconnected():  # nothing is sent yet that would notice
+            elif exchange_of(request.scope).is_gone:  # nothing is sent yet that would notice
                 return
         raise HTTPException(401, "you are logged out")
     finally:

@@ -6,11 +6,10 @@ tail that was paused, or lost its connection, continues where it was.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
-import anyio
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -23,7 +22,9 @@ from millstream.console.answers import explain, page
 from millstream.console.live import Event, stream
 from millstream.console.record_views import Fields, Line, decoder_of, lines_of
 from millstream.console.sessions import session_of
+from millstream.console.threads import in_thread
 from millstream.errors import MillstreamError
+from millstream.models import dataclass
 
 INTERVAL_SECONDS = 0.5
 FAILED_SECONDS = 3.0
@@ -64,7 +65,7 @@ async def records(request: Request) -> Response:
 
 async def _tail(
     request: Request, fields: Fields, positions: Mapping[int, int] | None
-) -> AsyncIterator[Event]:
+) -> AsyncGenerator[Event, None]:
     topic = request.path_params["name"]
     partitions = (int(fields.partition),) if fields.partition else ()
     session = session_of(request)
@@ -81,15 +82,15 @@ async def _tail(
     try:
         while not session.is_closed:
             try:
-                found, lines = await anyio.to_thread.run_sync(advance, positions, limiter=threads)
+                found, lines = await in_thread(threads, advance, positions)
             except (MillstreamError, OSError) as error:
                 yield Event("problem", explain(error).message)
-                await anyio.sleep(FAILED_SECONDS)
+                await asyncio.sleep(FAILED_SECONDS)
                 continue
             if positions is None or found.records or found.positions != positions:
                 yield Event("records", _rows(request, found, lines))
             positions = found.positions
-            await anyio.sleep(INTERVAL_SECONDS)
+            await asyncio.sleep(INTERVAL_SECONDS)
         yield Event("problem", "you are logged out")
     finally:
         cluster.close()
@@ -110,11 +111,11 @@ def render_rows(request: Request, lines: Any) -> str:
     return html
 
 
-def _threads(request: Request) -> anyio.CapacityLimiter:
+def _threads(request: Request) -> asyncio.Semaphore:
     state = request.app.state
     if not hasattr(state, "tail_threads"):
-        state.tail_threads = anyio.CapacityLimiter(THREADS_MAX)
-    threads: anyio.CapacityLimiter = state.tail_threads
+        state.tail_threads = asyncio.Semaphore(THREADS_MAX)
+    threads: asyncio.Semaphore = state.tail_threads
     return threads
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,6 +26,7 @@ from millstream.console.answers import page
 from millstream.console.paths import link
 from millstream.console.record_views import now_ms
 from millstream.console.sessions import in_cluster
+from millstream.models import dataclass
 
 RECORDS_MAX = 100_000
 COPIED_BYTES_MAX = 1024 * 1024

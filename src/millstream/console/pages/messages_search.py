@@ -7,13 +7,13 @@ cancelled, or that has found enough, leaves a cursor in the page's address, from
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, field
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-import anyio
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -38,7 +38,9 @@ from millstream.console.record_views import (
     whole,
 )
 from millstream.console.sessions import in_cluster, session_of
+from millstream.console.threads import in_thread
 from millstream.errors import MillstreamError
+from millstream.models import dataclass
 
 if TYPE_CHECKING:
     from millstream.query.search import Progress, Search, SearchRequest
@@ -194,7 +196,7 @@ async def hits(request: Request) -> Response:
     return stream(request, _run(request, wanted, fields))
 
 
-async def _run(request: Request, wanted: Wanted, fields: Fields) -> AsyncIterator[Event]:
+async def _run(request: Request, wanted: Wanted, fields: Fields) -> AsyncGenerator[Event, None]:
     session, searches = session_of(request).id, _searches(request)
     topic = request.path_params["name"]
     began = False
@@ -229,8 +231,11 @@ async def _all_at_once(request: Request, wanted: Wanted, fields: Fields) -> Resp
     searches.begin(session)
     try:
         asked = await in_cluster(request, _request_of, topic, wanted, fields)
-        with anyio.move_on_after(JSON_SECONDS_MAX):
-            async with aclosing(_scan(request, asked, fields)) as steps:
+        with suppress(TimeoutError):
+            async with (
+                asyncio.timeout(JSON_SECONDS_MAX),
+                aclosing(_scan(request, asked, fields)) as steps,
+            ):
                 async for found in steps:
                     lines += found.lines
                     last = last if found.progress is None else progress_of(found.progress)
@@ -314,7 +319,7 @@ async def _scan(
     from millstream.query.search import Search
 
     session = session_of(request)
-    limiter = anyio.CapacityLimiter(1)
+    alone = asyncio.Semaphore(1)
     cluster = session.new_cluster()
     decoder = decoder_of(request)
 
@@ -327,13 +332,13 @@ async def _scan(
         step.lines = lines_of(records, asked.topic, decoder, fields.key, fields.value)
         return step
 
-    search = await anyio.to_thread.run_sync(begin)
+    search = await in_thread(alone, begin)
     try:
         events = iter(search)
         while True:
             if session.is_closed:
                 raise HTTPException(401, "you are logged out")
-            step = await anyio.to_thread.run_sync(advance, limiter=limiter, abandon_on_cancel=True)
+            step = await in_thread(alone, advance, abandons=True)
             yield step
             if step.done:
                 return

@@ -4,7 +4,7 @@ groups that lag, unread records that retention threatens, dead letters. `/histor
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -25,6 +25,7 @@ from millstream.console.answers import json_answer, page
 from millstream.console.charts import RANGE_DEFAULT, RANGES, Chart, ChartData
 from millstream.console.sampler import Sampler, sampler_of
 from millstream.console.samples import BYTES, RECORDS, WHOLE, AtRisk, Sample
+from millstream.models import dataclass
 
 SHOWN_MAX = 6
 DISK_WARN, DISK_BAD = 0.8, 0.92  # of a volume in use

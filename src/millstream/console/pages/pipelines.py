@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -30,6 +30,7 @@ from millstream.console.pipeline_graphs import GraphNode, graph_of
 from millstream.console.pipeline_matches import Matches, MatchReader
 from millstream.console.sessions import Session, in_cluster, session_of
 from millstream.errors import ConfigError
+from millstream.models import dataclass
 
 LIVE_SECONDS = 2.0
 MATCHES_SECONDS = 5.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -30,6 +29,7 @@ from millstream.console.actions import Form, Refused, act, command, post
 from millstream.console.answers import page
 from millstream.console.lists import Listed, Wanted, listed
 from millstream.console.paths import link
+from millstream.models import dataclass
 
 KINDS = (USER, CLIENT_ID, IP)
 DEFAULT, EXACT = "default", "name"

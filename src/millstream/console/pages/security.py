@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeVar
 
 from starlette.exceptions import HTTPException
@@ -39,6 +38,7 @@ from millstream.console.lists import Listed, Wanted, listed
 from millstream.console.paths import link
 from millstream.console.sessions import in_cluster
 from millstream.errors import ApiError, ErrorCode
+from millstream.models import dataclass
 from millstream.security.acls import (
     ANY_HOST,
     ANY_NAME,

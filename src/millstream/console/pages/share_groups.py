@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -46,6 +46,7 @@ from millstream.console.paths import link
 from millstream.console.sampler import Sampler, sampler_of
 from millstream.console.trends import Trend, lag_trend
 from millstream.errors import ApiError
+from millstream.models import dataclass
 
 DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
 SHOWN_SETTINGS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from starlette.requests import Request
@@ -38,6 +38,7 @@ from millstream.console.paths import link
 from millstream.console.sampler import Sampler, sampler_of
 from millstream.console.samples import BYTES, RECORDS, Sample
 from millstream.errors import ApiError
+from millstream.models import dataclass
 
 # Values of settings that are words: the form offers them.
 CHOICES = {

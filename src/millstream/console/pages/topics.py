@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,6 +18,7 @@ from millstream.console.lists import Listed, Wanted, listed
 from millstream.console.paths import link
 from millstream.console.sampler import Sampler, sampler_of
 from millstream.console.samples import BYTES, CLEANUP, RECORDS, Sample
+from millstream.models import dataclass
 
 ALL, ATTENTION, DEAD_LETTERS, INTERNAL = "all", "attention", "dead-letters", "internal"
 FILTERS = (ALL, ATTENTION, DEAD_LETTERS, INTERNAL)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,6 +29,7 @@ from millstream.console.actions import Form, act, check_typed, command, post
 from millstream.console.answers import page
 from millstream.console.lists import Listed, Wanted, listed
 from millstream.console.paths import link
+from millstream.models import dataclass
 from millstream.partitions import TopicPartition
 
 LIVE_SECONDS = 3.0
