@@ -1,8 +1,9 @@
 """Latency of calls over topics (`millstream.rpc`), on Millstream and on Apache Kafka, beside NATS.
 
-One caller and one server in this process, one call at a time, 128 bytes each way. NATS, which keeps
-nothing on disk, is what a request without a log costs: a responder and a requester with plain
-sockets, if `nats-server` is installed. Its latency is the floor, not a goal.
+One caller and one server in this process, one call at a time, 128 bytes each way: with replies in
+transactions, which the group remembers, and with `remember_seconds=0`. NATS, which keeps nothing on
+disk, is what a request without a log costs: a responder and a requester with plain sockets, if
+`nats-server` is installed. Its latency is the floor, not a goal.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from benchmarks.measurement import Measurement, percentile
@@ -23,29 +24,40 @@ CALLS = 2000
 WARM_UP = 200
 PAYLOAD = b"x" * 128
 NATS = "NATS"
+MODES = {"call that is remembered": 600.0, "call": 0.0}  # for how many seconds
 
 Call = Callable[[], object]
 
 
 def run(targets: Sequence[Target], scale: Scale) -> Iterator[Measurement]:
     count = scale.of(CALLS)
-    half = Measurement("call, median", "ms", "lower is better")
-    most = Measurement("call, 99th percentile", "ms", "lower is better")
+    found: list[Measurement] = []
     with ExitStack() as stack:
-        contenders: dict[str, Call] = {
-            it.name: stack.enter_context(over_topics(it)) for it in targets if it.name != "null"
-        }
+        brokers = [it for it in targets if it.name != "null"]
+        nats = {}
         if shutil.which("nats-server"):
-            contenders[NATS] = stack.enter_context(over_nats())
-        for call in contenders.values():
-            times_ms(call, min(WARM_UP, count))
-        for _ in range(scale.rounds):
-            for name, call in contenders.items():
-                taken = times_ms(call, count)
-                half.add(name, percentile(taken, 0.5))
-                most.add(name, percentile(taken, 0.99))
-    yield half
-    yield most
+            nats[NATS] = stack.enter_context(over_nats())
+        for title, remember_seconds in MODES.items():
+            half = Measurement(f"{title}, median", "ms", "lower is better")
+            most = Measurement(f"{title}, 99th percentile", "ms", "lower is better")
+            found += [half, most]
+            contenders: dict[str, Call] = {
+                it.name: stack.enter_context(over_topics(it, remember_seconds)) for it in brokers
+            }
+            measure(contenders | nats, half, most, count, scale.rounds)
+    yield from found
+
+
+def measure(
+    contenders: Mapping[str, Call], half: Measurement, most: Measurement, count: int, rounds: int
+) -> None:
+    for call in contenders.values():
+        times_ms(call, min(WARM_UP, count))
+    for _ in range(rounds):
+        for name, call in contenders.items():
+            taken = times_ms(call, count)
+            half.add(name, percentile(taken, 0.5))
+            most.add(name, percentile(taken, 0.99))
 
 
 def times_ms(call: Call, count: int) -> list[float]:
@@ -62,9 +74,12 @@ def echo(request: Request) -> bytes | None:
 
 
 @contextmanager
-def over_topics(target: Target) -> Iterator[Call]:
+def over_topics(target: Target, remember_seconds: float) -> Iterator[Call]:
     topic = create_topic(target, partitions=1)
-    with Server(target.bootstrap, topic, echo), Client(target.bootstrap, topic) as client:
+    with (
+        Server(target.bootstrap, topic, echo, remember_seconds=remember_seconds),
+        Client(target.bootstrap, topic) as client,
+    ):
         while True:
             try:
                 client.call(PAYLOAD)

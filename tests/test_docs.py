@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.doc_blocks import PageRun, blocks_of, matches
+from tests.doc_blocks import PageRun, blocks_of, commands_of, matches
 from tests.peers.cache import PeerMissing
 from tests.peers.servers import free_port, start_millstream
 from tests.peers.spark_connector import connector_jars
@@ -113,9 +113,66 @@ def test_commands_that_are_not_run_exist(page: Path) -> None:
     for verb in set(re.findall(r"`make ([a-z-]+)`|^make ([a-z-]+)$", text, re.MULTILINE)):
         subprocess.run(["make", "-n", "".join(verb)], cwd=ROOT, check=True, capture_output=True)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for name, extra in re.findall(r"pip install '?(\w+)(?:\[(\w+)\])?", text):
+    for name, extras in re.findall(r"pip install '?(\w+)(?:\[([\w,]+)\])?", text):
         assert name == project["name"]
-        assert not extra or extra in project["optional-dependencies"]
+        assert set(extras.split(",")) - {""} <= project["optional-dependencies"].keys()
+
+
+# Commands of the README that no page runs, and the tests that do: the file, and a line of it.
+RUN_BY = {
+    "pip install millstream": ("tests/test_release.py", "installs_with_every_python"),
+    "make demo": ("tests/cli/test_demo.py", "def test_demo_counts_every_order_once_over_a_kill"),
+    "pip install": ("tests/test_release.py", "installs_with_every_python"),
+    "make install": ("tests/test_tools.py", "def test_install_says"),
+    "make help": ("tests/test_tools.py", '"help"'),
+    "millstream demo --rate --seconds": ("tests/cli/test_demo.py", '"demo", "--seconds", "6"'),
+    "millstream demo crash": ("tests/cli/test_demo.py", 'run("demo", "crash"'),
+    "millstream demo cluster": ("tests/cli/test_cluster_story.py", 'run("demo", "cluster"'),
+    "millstream capture run": ("tests/cli/test_capture.py", '"capture", "run"'),
+    "millstream run": ("tests/cli/test_run.py", "def test_run_with_a_broker_of_its_own"),
+    "millstream serve --console": ("tests/test_release.py", "try_servers(python"),
+    "millstream serve --workers": ("tests/cli/test_beside.py", '("--workers", "2")'),
+    "millstream serve --node-id --zookeeper": (
+        "src/millstream/testing/cluster.py",
+        '["--zookeeper"',
+    ),
+    "millstream --install-completion": ("tests/cli/test_main.py", '"--install-completion"'),
+}
+
+
+def commands_in_prose(text: str) -> set[str]:
+    """The commands of ```sh blocks, and those in backticks."""
+    blocks = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    inline = re.findall(r"`((?:millstream|make|pip) [^`]+)`", prose)
+    return {it for block in blocks for it in block.splitlines() if it} | set(inline)
+
+
+def names_in(command: str) -> tuple[list[str], set[str]]:
+    """The words of a command before its arguments and options, and the names of its options."""
+    words = [it for it in re.split(r"[ ='\"]+", command) if it]
+    named = [it for it in words[:3] if re.fullmatch(r"[a-z]+", it)]
+    return named, {it for it in words if it.startswith("--")}
+
+
+def test_every_command_of_the_readme_is_run() -> None:
+    """Those of ```console blocks are run with their page; here, those of prose."""
+    shown = [
+        command
+        for page in PAGES
+        for block in blocks_of(page)
+        if block.language == "console"
+        for command, _ in commands_of(block)
+    ]
+    missing = []
+    for command in commands_in_prose((ROOT / "README.md").read_text(encoding="utf-8")):
+        words, options = names_in(command)
+        if any(it.startswith(" ".join(words)) and all(o in it for o in options) for it in shown):
+            continue
+        file, line = RUN_BY.get(" ".join([*words, *sorted(options)]), ("", ""))
+        if not file or line not in (ROOT / file).read_text(encoding="utf-8"):
+            missing.append(command)
+    assert missing == []
 
 
 def arguments_of(example: Path) -> list[Path]:

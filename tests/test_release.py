@@ -21,8 +21,9 @@ from tools.release.checks import (
     library_problem,
     tracked_files,
 )
+from tools.release.description import describe, relative_links, site_in, write_description
 from tools.release.pythons import find_pythons, version_of
-from tools.release.trying import try_readme
+from tools.release.trying import try_readme, try_servers
 from tools.release.versions import is_released, unreleased, with_section, with_version
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,6 +64,7 @@ def test_sdist_and_wheel_are_complete_and_the_installed_package_works(tmp_path: 
     tracked = tracked_files(ROOT)
     tree = tmp_path / "tree"
     copy_tree(ROOT, tracked, tree)
+    write_description(tree)
     check_sdist(build_sdist(tree, tmp_path), tracked)
     wheel = wheel_of_compiled(tree, tmp_path / "wheel")
     check_wheel(wheel, tracked, VERSION)
@@ -71,7 +73,8 @@ def test_sdist_and_wheel_are_complete_and_the_installed_package_works(tmp_path: 
     shown = [python, "-c", "import millstream; print(millstream.__file__)"]
     done = subprocess.run(shown, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(str(tmp_path))
-    assert try_readme(python, tmp_path / "readme") >= 5
+    assert try_readme(python, tmp_path / "readme") >= 8
+    try_servers(python, tmp_path / "servers")
 
 
 def wheel_of_compiled(tree: Path, directory: Path) -> Path:
@@ -155,8 +158,10 @@ def test_new_version_is_set_in_one_place() -> None:
     changed = with_version(PROJECT, "1.2.3").splitlines()
     before = PROJECT.splitlines()
     assert [new for old, new in zip(before, changed, strict=True) if old != new] == [
-        'version = "1.2.3"'
+        'version = "1.2.3"',
+        '    "Development Status :: 5 - Production/Stable",',
     ]
+    assert '"Development Status :: 4 - Beta"' in with_version(PROJECT, "0.99")
 
 
 @pytest.mark.parametrize(
@@ -187,6 +192,34 @@ def test_our_changelog_is_ready_for_the_next_version() -> None:
     assert is_released(text, VERSION) or unreleased(text)
     titles = re.findall(r"^### (.+)$", unreleased(text), re.MULTILINE)
     assert len(titles) == len(set(titles)), f"sections of the changelog come twice: {titles}"
+
+
+def test_links_of_the_description_lead_to_the_site_or_nowhere() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(relative_links(readme)) > 50
+    assert relative_links(describe(readme, None)) == []
+    described = describe(readme, "https://example.org/millstream/")
+    assert relative_links(described) == []
+    site = "https://example.org/millstream"
+    for link in (
+        f"[Queries]({site}/guides/queries.html)",
+        f"[Examples]({site}/examples/index.html)",
+        f"[CONTRIBUTING]({site}/CONTRIBUTING.html)",
+        f"[Pipelines]({site}/src/millstream/cli/shop/pipelines.py.html)",
+        f"({site}/images/console-overview-light.png)",
+    ):
+        assert link in described
+    assert "[live demo](#see-it-live)" in described
+    text = "A [link](docs/a.md#x), ![picture](docs/a.png).\n```sh\n[x](y.md)\n```\n"
+    assert describe(text, None) == "A link, .\n```sh\n[x](y.md)\n```\n"
+
+
+def test_address_of_the_site_is_one_setting() -> None:
+    urls = '[project]\n[project.urls]\nDocumentation = "{}"\n'
+    assert site_in("[project]\n") is None
+    assert site_in(urls.format("https://example.org/x")) == "https://example.org/x"
+    with pytest.raises(ReleaseError, match="not an https address"):
+        site_in(urls.format("example.org"))
 
 
 def test_libraries_that_not_every_linux_has_are_named() -> None:

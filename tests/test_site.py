@@ -17,7 +17,10 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from markdown.extensions.toc import slugify
+from tools.release.description import describe
 from tools.site import pages
+
+from tests.doc_blocks import blocks_of
 
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
@@ -121,6 +124,11 @@ def test_site_builds_without_warnings_and_is_complete(tmp_path: Path) -> None:
             if urlsplit(target).scheme in ("", "file") and not urlsplit(target).netloc:
                 problems += broken(tmp_path, parsed, name, target)
     assert not problems, "\n".join(sorted(problems))
+    described = describe((ROOT / "README.md").read_text(encoding="utf-8"), "https://example.org")
+    targets = re.findall(r"https://example\.org/([^)\s]+)", described)
+    assert len(targets) > 50  # links of the package's page on an index
+    problems = [it for target in targets for it in broken(tmp_path, parsed, "index.html", target)]
+    assert not problems, "\n".join(problems)
     index = (tmp_path / "search" / "search_index.js").read_text(encoding="utf-8")
     assert "reference/api/broker.html#millstream.Broker.start" in index
     assert "examples/queues.py.html" not in index
@@ -191,6 +199,35 @@ def test_api_reference_has_every_exported_name() -> None:
     assert [name for name in names if name not in documented] == []
 
 
+def imported_names(page: Path) -> Iterator[str]:
+    """What the programs of a page import from the package."""
+    for block in blocks_of(page):
+        if block.language == "python":
+            for node in ast.walk(ast.parse(block.text)):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+                    "millstream"
+                ):
+                    yield from (f"{node.module}.{it.name}" for it in node.names)
+
+
+def test_what_guides_import_is_in_the_api_reference() -> None:
+    internal = {f"millstream.pipelines.state.keys.{it}" for it in ("HASH", "key_codes")}
+    documented = directives() | internal
+    pages_ = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+    missing = {
+        f"{page.name}: {name}"
+        for page in pages_
+        for name in imported_names(page)
+        if name not in documented and not is_module(name)
+    }
+    assert missing == set()
+
+
+def is_module(name: str) -> bool:
+    path = ROOT / "src" / Path(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
 def test_every_page_of_the_api_is_listed() -> None:
     overview = (API / "README.md").read_text(encoding="utf-8")
     files = {path.name for path in API.glob("*.md")} - {"README.md"}
@@ -233,9 +270,11 @@ def test_files_outside_docs_are_found_through_other_files() -> None:
     texts = {
         "docs/a.md": "[x](../examples/x/README.md) [b](b.md)",
         "examples/x/README.md": "[y](y.py) [home](../../README.md)",
+        "README.md": "[a](docs/a.md) [z](examples/z.py)",
     }
     found = pages.outside_files(["docs/a.md"], lambda file: texts.get(file, ""))
-    assert {"examples/x/README.md", "examples/x/y.py"} == set(found) - set(pages.ALWAYS)
+    expected = {"examples/x/README.md", "examples/x/y.py", "examples/z.py"}
+    assert expected == set(found) - set(pages.ALWAYS)
 
 
 def test_file_that_cannot_be_a_page_is_named() -> None:

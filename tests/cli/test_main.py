@@ -128,6 +128,18 @@ def test_shell_completion_offers_commands(words: str, expected: str) -> None:
     assert expected in answer.stdout.split()
 
 
+def test_shell_completion_is_installed(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [MILLSTREAM, "--install-completion", "bash"],
+        env=os.environ | {"HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "bash completion installed" in done.stdout
+    assert "millstream" in (tmp_path / ".bashrc").read_text()
+
+
 def test_shell_completion_offers_topics(cli: Run, topic: str) -> None:
     completion = {
         "_MILLSTREAM_COMPLETE": "complete_bash",

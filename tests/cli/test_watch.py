@@ -6,7 +6,10 @@ import json
 import time
 from pathlib import Path
 
+from millstream.admin.topics import delete_topic
 from millstream.cli.watch import line_of
+from millstream.client.cluster import Cluster
+from millstream.client.topics import NewTopic, create_topics
 from millstream.query.watching import Change
 from tests.cli.conftest import NUMBERS, Run
 from tests.query.scene import Sent, produce
@@ -26,6 +29,13 @@ def test_watch_prints_changes_and_continues_at_the_saved_position(
         assert outcome.exit_code == 0
         lines += [json.loads(line)["value"] for line in outcome.out.splitlines()]
     assert lines == ["1", "3", "5"]
+    with Cluster(bootstrap_servers) as cluster:
+        delete_topic(cluster, topic)
+        create_topics(cluster, [NewTopic(topic, 1)])
+    outcome = run("watch", topic, *options, "-b", bootstrap_servers)
+    assert outcome.exit_code == 1
+    assert "was deleted and created again" in outcome.err
+    assert f"delete {tmp_path / 'position'}" in " ".join(outcome.err.split())
 
 
 def test_lines_show_deletions() -> None:

@@ -27,7 +27,8 @@ from kio.serial import entity_reader, entity_writer
 from millstream.protocol.apis import APIS, OWN_API_KEY_MIN
 from tests.peers.patience import PATIENCE_SECONDS
 
-API_KEYS = {name: key for key, name in api_key_map.items()}
+OWN_APIS = {it.name: it.key for it in APIS.values() if it.key >= OWN_API_KEY_MIN}
+API_KEYS = {name: key for key, name in api_key_map.items()} | OWN_APIS
 _CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
 
@@ -133,8 +134,8 @@ def encode(entity: Any) -> bytes:
 
 @cache
 def entity_class(api: str, version: int, kind: str) -> type[Any]:
-    is_own = api in {it.name for it in APIS.values() if it.key >= OWN_API_KEY_MIN}
-    path = f"millstream.protocol.own.{api}" if is_own else f"kio.schema.{api}.v{version}.{kind}"
+    own, kios = f"millstream.protocol.own.{api}", f"kio.schema.{api}.v{version}.{kind}"
+    path = own if api in OWN_APIS else kios
     module = import_module(path)
     name = "".join(part.capitalize() for part in api.split("_")) + kind.capitalize()
     cls: type[Any] = getattr(module, name)

@@ -1,4 +1,4 @@
-"""Our reader of kio's classes against kio's own writer, for every request there is."""
+"""Our reader of requests against kio's writer, for every request of Kafka's and of ours."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from kio.schema.index import api_key_map
 from millstream.errors import ProtocolError
 from millstream.protocol.entities import TOO_SHORT, make_reader
 from tests.drawing import draws
-from tests.peers.wire import encode, entity_class
+from tests.peers.wire import OWN_APIS, encode, entity_class
 from tests.protocol.kio_entities import entities
 
-APIS = sorted(api_key_map.values())
+APIS = sorted([*api_key_map.values(), *OWN_APIS])
 
 
 def versions_of(api: str) -> list[int]:
+    if api in OWN_APIS:
+        return [0]
     package = __import__(f"kio.schema.{api}", fromlist=["__path__"])
     return sorted(int(it.name[1:]) for it in pkgutil.iter_modules(package.__path__))
 

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from millstream.broker.embedded import Broker
-from millstream.errors import ConfigError
+from millstream.cli.main import main
+from millstream.client.cluster import Cluster
+from millstream.client.topics import NewTopic, create_topics
+from millstream.errors import ApiError, ConfigError, ErrorCode
 from millstream.query import Query, QueryFailed, query
 from millstream.query.engine import table_names
 from millstream.testing.pytest_plugin import SharedBroker
+from tests.peers.schema_registry import running_registry
 from tests.peers.transactional import TransactionalProducer
-from tests.query.scene import START_MS, Sent, make_topic, produce
+from tests.query.scene import KEEP, START_MS, Sent, make_topic, produce
 
 PARTITIONS = 3
+PATIENCE = 60.0
 WORDS = ["alice", "bob", "carol", "dave"]
 
 
@@ -169,6 +179,121 @@ def test_only_committed_records_are_read_by_default(millstream: SharedBroker) ->
         producer.end(committed=False)
 
 
+def consumed(broker: Broker, topic: str) -> list[tuple[int, bytes | None]]:
+    """What a read_committed consumer sees: offsets and values of partition 0."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": "unused",
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    found = []
+    while True:
+        message = consumer.poll(PATIENCE)
+        assert message is not None
+        if message.error() is None:
+            found.append((message.offset(), message.value()))
+        elif message.error().code() == KafkaError._PARTITION_EOF:
+            consumer.close()
+            return found
+
+
+def test_queries_see_what_consumers_see(tmp_path: Path) -> None:
+    """Compacted records, aborted transactions, deleted and excised records, also at the end."""
+    at_once = {"log.cleaner.backoff.ms": 50, "log.retention.check.interval.ms": 50}
+    with Broker.start(tmp_path, at_once) as broker, Cluster(broker.bootstrap_servers) as cluster:
+        compacts = {
+            **KEEP,
+            "cleanup.policy": "compact",
+            "min.cleanable.dirty.ratio": "0.01",
+            "segment.ms": "1",
+        }
+        create_topics(
+            cluster,
+            [
+                NewTopic("compacted", 1, compacts),
+                *(NewTopic(it, 1, KEEP) for it in ("aborted", "deleted", "excised")),
+            ],
+        )
+        address = broker.bootstrap_servers
+        values = [b'{"n": %d}' % number for number in range(60)]
+        for topic in ("deleted", "excised"):
+            produce(address, topic, [Sent(it, b"k%d" % (n % 6)) for n, it in enumerate(values)])
+        with TransactionalProducer(address, "aborted") as producer:
+            producer.init()
+            for number in range(0, 60, 10):
+                producer.run("aborted", values[number : number + 10], committed=number % 20 == 0)
+        admin = AdminClient({"bootstrap.servers": address})
+        deleted = admin.delete_records([TopicPartition("deleted", 0, 25)])
+        next(iter(deleted.values())).result(PATIENCE)
+        excise(address, "excised", "k5")
+        for number in range(12):
+            produce(address, "compacted", [Sent(values[number], b"k%d" % (number % 3))])
+        deadline = time.monotonic() + PATIENCE
+        while len(consumed(broker, "compacted")) > 4:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        for topic, count in [
+            ("compacted", None),
+            ("aborted", 30),
+            ("deleted", 35),
+            ("excised", 50),
+        ]:
+            sql = f"select _offset, _value_bytes, n from {topic} order by _offset"
+            with Query(sql, address) as running:
+                rows = running.arrow().to_pylist()
+                assert running.warnings == []
+            expected = consumed(broker, topic)
+            assert [(it["_offset"], it["_value_bytes"]) for it in rows] == expected, topic
+            assert [it["n"] for it in rows] == [
+                json.loads(value or b"")["n"] for _, value in expected
+            ]
+            assert count is None or len(rows) == count, topic
+
+
+def excise(address: str, topic: str, key: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["excise", "--topic", topic, "--key", key, "--yes", "-b", address])
+    assert not ended.value.code
+
+
+def test_avro_values_have_the_columns_of_the_registered_schema(
+    millstream: SharedBroker,
+) -> None:
+    """Records of two versions of a schema, and one that is no Avro."""
+    first = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+    who = {"name": "who", "type": ["null", "string"], "default": None}
+    second = {**first, "fields": [*first["fields"], who]}
+    topic = make_topic(millstream)
+    with running_registry() as registry:
+        records = []
+        for schema, row in [(first, {"id": 1}), (second, {"id": 2, "who": "alice"})]:
+            number = registry.add(f"{topic}-value", schema)
+            content = io.BytesIO()
+            fastavro.schemaless_writer(content, schema, row)
+            records.append(Sent(b"\0" + number.to_bytes(4, "big") + content.getvalue()))
+        produce(millstream.bootstrap_servers, topic, records)
+        settings = {"schema.registry.url": registry.url}
+        sql = f'select id, who from "{topic}" order by id'
+        found = query(sql, millstream.bootstrap_servers, settings=settings)
+        assert found.to_pylist() == [{"id": 1, "who": None}, {"id": 2, "who": "alice"}]
+        produce(millstream.bootstrap_servers, topic, [Sent(b"not Avro")])
+        with pytest.raises(QueryFailed, match=rf"{topic}\[0\]@2 does not fit the schema"):
+            query(sql, millstream.bootstrap_servers, settings=settings)
+        counted = f'select count(id) as n, count(_error) as e from "{topic}"'
+        found = query(counted, millstream.bootstrap_servers, settings=settings)
+        assert found.to_pylist() == [{"n": 2, "e": 1}]
+
+
+def test_results_are_data_frames(millstream: SharedBroker, topic: str) -> None:
+    sql = f'select _key, count(*) as n from "{topic}" group by all order by n desc limit 2'
+    frame = query(sql, millstream.bootstrap_servers).to_pandas()
+    assert list(frame.columns) == ["_key", "n"]
+    assert len(frame) == 2
+
+
 def test_a_query_ends_where_the_topic_ended_when_it_began(millstream: SharedBroker) -> None:
     topic = make_topic(millstream, [Sent(b"a"), Sent(b"b")])
     with Query(f'select count(*) as n from "{topic}"', millstream.bootstrap_servers) as running:
@@ -247,12 +372,23 @@ def test_progress_counts_what_was_read(millstream: SharedBroker, topic: str) -> 
         assert running.warnings == []
 
 
-def test_a_secured_cluster_is_queried_with_the_clients_settings() -> None:
-    with Broker.start(security="SASL_SSL", users={"alice": "secret"}) as broker:
+def test_a_secured_cluster_is_queried_with_the_clients_settings(tmp_path: Path) -> None:
+    """By a user who may; one who may not gets the topic and the missing right named."""
+    rights = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:alice",
+    }
+    users = {"alice": "secret", "bob": "secret"}
+    with Broker.start(tmp_path, rights, security="SASL_SSL", users=users) as broker:
         settings = broker.client_settings("alice")
-        produce(broker.bootstrap_servers, "orders", [Sent(b'{"n": 5}')], settings)
-        found = query("select n from orders", broker.bootstrap_servers, settings=settings)
+        address = broker.bootstrap_servers
+        produce(address, "orders", [Sent(b'{"n": 5}')], settings)
+        found = query("select n from orders", address, settings=settings)
         assert found.to_pydict() == {"n": [5]}
+        with pytest.raises(ApiError, match="orders") as refused:
+            query("select n from orders", address, settings=broker.client_settings("bob"))
+        assert refused.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert "DESCRIBE" in str(refused.value).upper()
 
 
 def test_table_names_are_found_wherever_they_stand() -> None:

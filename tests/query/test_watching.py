@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+import time
+from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from millstream.broker.embedded import Broker
 from millstream.client.cluster import Cluster
 from millstream.client.topics import NewTopic, create_topics
 from millstream.errors import ConfigError
@@ -101,6 +104,26 @@ def test_watch_fails_if_its_topic_is_deleted_or_recreated(millstream: SharedBrok
         create_topics(cluster, [NewTopic(topic, 1)])
     with pytest.raises(WatchFailed, match="deleted and created again"):
         watch(topic, address, position=position)
+
+
+@pytest.mark.slow
+def test_watch_goes_on_when_its_broker_was_killed(tmp_path: Path) -> None:
+    now_ms = round(time.time() * 1000)
+    with Broker.start(tmp_path, in_process=False) as broker:
+        address = broker.bootstrap_servers
+
+        def come_back() -> None:
+            broker.restart()
+            produce(address, "orders", [Sent(b"2", b"k", timestamp_ms=now_ms)])
+
+        produce(address, "orders", [Sent(b"1", b"k", timestamp_ms=now_ms)])
+        with watch("orders", address, key="k", from_beginning=True) as changes:
+            assert take(changes, 1) == [b"1"]
+            broker.kill()
+            thread = threading.Timer(0.5, come_back)
+            thread.start()
+            assert take(changes, 1) == [b"2"]
+            thread.join()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.rpc.headers import (
+    Failure,
     new_correlation_id,
     parse_reply,
     parse_request,
@@ -39,6 +40,7 @@ def test_request_headers_are_springs() -> None:
     assert (request.reply_topic, request.reply_partition) == ("replies", 3)
     assert request.deadline_ms == 1_700_000_000_123
     assert request.wants_reply
+    assert parse_request(b"v", correlation_id, headers).key is None  # it stands for no key
 
 
 def test_requests_without_headers_want_no_reply() -> None:
@@ -69,8 +71,8 @@ def test_any_bytes_in_headers_are_accepted(headers: list[tuple[str, bytes | None
 
 def test_replies_carry_errors() -> None:
     assert parse_reply(reply_headers(b"id")) == (b"id", None)
-    headers = reply_headers(b"id", ValueError("no price"))
+    headers = reply_headers(b"id", Failure.of(ValueError("no price")))
     assert parse_reply(headers) == (b"id", ("ValueError", "no price"))
     assert parse_reply([("millstream-error", b"\xff")]) == (None, ("Error", "\ufffd"))
-    long = reply_headers(b"id", ValueError("x" * 100_000))
+    long = reply_headers(b"id", Failure.of(ValueError("x" * 100_000)))
     assert len(dict(long)["millstream-error"] or b"") < 3000

@@ -2,67 +2,24 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Message
 
-from millstream.client.cluster import Cluster
-from millstream.client.topics import NewTopic, create_topics
-from millstream.rpc import Client, Request, Server
-from millstream.rpc.headers import new_correlation_id, parse_reply, request_headers
-from millstream.rpc.server import Reply, ReplyMemory
+from millstream.rpc import Client, NoResponders, Request, Server
+from millstream.rpc.headers import new_correlation_id, request_headers
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.peers.cache import PeerMissing
 from tests.peers.java_runtime import java_program
-
-PATIENCE = 60.0
-
-
-def make_topics(millstream: SharedBroker) -> tuple[str, str]:
-    """The topics of requests and of replies."""
-    name = millstream.unique_topic("calls")
-    with Cluster(millstream.bootstrap_servers) as cluster:
-        create_topics(cluster, [NewTopic(name, 1), NewTopic(f"{name}-replies", 8)])
-    return name, f"{name}-replies"
-
-
-def far_ms() -> int:
-    return round((time.time() + PATIENCE) * 1000)
-
-
-def send(millstream: SharedBroker, topic: str, *requests: tuple[bytes, list[object]]) -> None:
-    producer = Producer({"bootstrap.servers": millstream.bootstrap_servers})
-    for value, headers in requests:
-        producer.produce(topic, value, headers=headers)
-    assert producer.flush(PATIENCE) == 0
-
-
-def wait_until(condition: object) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def read_replies(millstream: SharedBroker, topic: str, count: int) -> list[tuple[bytes, bytes]]:
-    """Correlation ids and values of partition 0."""
-    settings = {"bootstrap.servers": millstream.bootstrap_servers, "group.id": "unused"}
-    consumer = Consumer(settings)
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    found = []
-    deadline = time.monotonic() + PATIENCE
-    while len(found) < count:
-        assert time.monotonic() < deadline
-        message = consumer.poll(0.2)
-        if message is not None and message.error() is None:
-            correlation_id, _ = parse_reply(message.headers() or [])
-            found.append((correlation_id or b"", message.value() or b""))
-    consumer.close()
-    return found
+from tests.rpc.scene import PATIENCE, far_ms, make_topics, read_replies, send, wait_until
 
 
 def test_a_repeated_request_runs_once_and_is_answered_again(millstream: SharedBroker) -> None:
@@ -183,20 +140,184 @@ def test_servers_of_a_share_group_answer(millstream: SharedBroker) -> None:
         assert one.handled + other.handled == 20
 
 
-def test_reply_memory_is_bounded() -> None:
-    memory = ReplyMemory(count_max=3, bytes_max=100)
-    for number in range(5):
-        memory.put(b"%d" % number, Reply(b"x" * 20, None))
-    assert [memory.get(b"%d" % number) is not None for number in range(5)] == [
-        False, False, True, True, True,
-    ]  # fmt: skip
-    memory.put(b"large", Reply(b"x" * 70, None))
-    assert memory.get(b"3") is None
-    assert memory.get(b"large") is not None
-    memory.put(b"larger", Reply(b"x" * 101, None))
-    assert memory.get(b"larger") is None
-    memory.put(None, Reply(b"", None))
-    assert memory.get(None) is None
+def test_a_repeated_request_gets_its_first_reply_from_the_next_server(
+    millstream: SharedBroker,
+) -> None:
+    """After a restart, and with a server that does not remember."""
+    topic, replies = make_topics(millstream)
+    ids = {it: new_correlation_id() for it in (b"good", b"bad", b"null")}
+    requests = [(it, list(request_headers(ids[it], replies, 0, far_ms()))) for it in ids]
+    address, calls = millstream.bootstrap_servers, list[bytes | None]()
+
+    def handle(request: Request) -> bytes | None:
+        calls.append(request.value)
+        if request.value == b"bad":
+            raise ValueError(f"call {len(calls)}")
+        return None if request.value == b"null" else b"%d" % len(calls)
+
+    for expected_calls in (3, 3):
+        send(millstream, topic, *requests)
+        with Server(address, topic, handle) as server:
+            wait_until(lambda it=server: it.handled + it.failed + it.repeated == 3)
+        assert len(calls) == expected_calls
+    found = read_replies(millstream, replies, 6)
+    assert found[:3] == found[3:]
+    assert found[0] == (ids[b"good"], b"1")
+    send(millstream, topic, *requests)
+    with Server(address, topic, handle, remember_seconds=0) as server:
+        wait_until(lambda: server.handled + server.failed == 3)
+    assert len(calls) == 6
+
+
+def test_a_repeated_request_gets_its_first_reply_after_a_rebalance(
+    millstream: SharedBroker,
+) -> None:
+    topic, _ = make_topics(millstream, partitions=4)
+    address, calls = millstream.bootstrap_servers, list[str]()
+
+    def handle(name: str) -> Callable[[Request], str]:
+        def run(request: Request) -> str:
+            calls.append(name)
+            return f"{name} {len(calls)}"
+
+        return run
+
+    ids = [b"order-%d" % number for number in range(12)]  # any bytes
+    with Client(address, topic, timeout=PATIENCE) as client:
+        with Server(address, topic, handle("one")) as one:
+            first = {it: client.call(b"x", correlation_id=it) for it in ids}
+            assert calls == ["one"] * 12
+            with Server(address, topic, handle("other")) as other:
+                deadline = time.monotonic() + PATIENCE
+                while other.repeated == 0:  # until it has partitions
+                    assert {it: client.call(b"x", correlation_id=it) for it in ids} == first
+                    assert time.monotonic() < deadline
+                assert other.problem is one.problem is None
+        assert len(calls) == 12
+
+
+def test_servers_of_a_share_group_remember_together(millstream: SharedBroker) -> None:
+    topic, _ = make_topics(millstream)
+    address, calls = millstream.bootstrap_servers, list[bytes | None]()
+
+    def handle(request: Request) -> bytes:
+        calls.append(request.value)
+        return b"%d" % len(calls)
+
+    group = f"{topic}-servers"
+    with (
+        Server(address, topic, handle, share=True),
+        Client(address, topic, timeout=PATIENCE) as client,
+    ):
+        assert client.call(b"a", correlation_id=b"once") == b"1"
+    with (
+        Server(address, topic, handle, share=True) as server,
+        Client(address, topic, group=group, timeout=PATIENCE) as client,
+    ):
+        wait_until(lambda: has_responders(client))
+        assert client.call(b"a", correlation_id=b"once") == b"1"
+        assert (calls, server.repeated) == ([b"a"], 1)
+
+
+def has_responders(client: Client) -> bool:
+    try:
+        client._check_responders()
+    except NoResponders:
+        return False
+    return True
+
+
+def test_a_server_that_is_never_started_can_be_closed(millstream: SharedBroker) -> None:
+    topic, _ = make_topics(millstream)
+    Server(millstream.bootstrap_servers, topic, lambda request: None).close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_servers_that_are_killed_give_each_request_one_reply(
+    millstream: SharedBroker, tmp_path: Path
+) -> None:
+    """kill -9, at random moments: whatever replies a request has are the same, and were the result
+    of one call of the function."""
+    topic, replies = make_topics(millstream, partitions=2)
+    address = millstream.bootstrap_servers
+    chance = random.Random(7)
+    called = tmp_path / "called"
+    servers = [start_server(address, topic, called, 0.005) for _ in range(2)]
+    stop = threading.Event()
+
+    def kill() -> None:
+        while not stop.wait(chance.uniform(0.5, 3)):
+            victim = chance.randrange(2)
+            servers[victim].kill()
+            servers[victim].wait()
+            servers[victim] = start_server(address, topic, called, 0.005)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    ids = [b"call-%d" % number for number in range(400)]
+    try:
+        with (
+            Client(address, topic, reply_partition=0, timeout=120) as client,
+            ThreadPoolExecutor(4) as pool,
+        ):
+            calls = [pool.submit(client.call, b"x", correlation_id=it, attempts=8) for it in ids]
+            first = {it: call.result() for it, call in zip(ids, calls, strict=True)}
+            stop.set()
+            killer.join()
+            calls = [pool.submit(client.call, b"x", correlation_id=it, attempts=8) for it in ids]
+            assert {it: call.result() for it, call in zip(ids, calls, strict=True)} == first
+    finally:
+        stop.set()
+        killer.join()
+        for it in servers:
+            it.kill()
+            it.wait()
+    by_id: dict[bytes, set[bytes]] = {}
+    for id_, value in read_replies(millstream, replies, 800):
+        by_id.setdefault(id_, set()).add(value)
+    assert by_id == {it: {first[it] or b""} for it in ids}
+    results = {line.split()[1].encode() for line in called.read_text().splitlines()}
+    assert results >= set(first.values())
+
+
+def start_server(address: str, topic: str, called: Path, pause: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.rpc.killed_server", address, topic, called, str(pause)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_server_that_was_taken_for_dead_answers_nothing(millstream: SharedBroker) -> None:
+    """Its function is longer at work than the group waits; another server answers meanwhile."""
+    topic, replies = make_topics(millstream)
+    address = millstream.bootstrap_servers
+    may_end, begun = threading.Event(), threading.Event()
+
+    def stall(request: Request) -> bytes:
+        begun.set()
+        may_end.wait(PATIENCE)
+        return b"of the dead"
+
+    impatient = {"session.timeout.ms": "6000", "max.poll.interval.ms": "6000"}
+    with (
+        Server(address, topic, stall, settings=impatient) as dead,
+        Client(address, topic, reply_partition=0, timeout=4 * PATIENCE) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        call = pool.submit(client.call, b"x", correlation_id=b"once")
+        assert begun.wait(PATIENCE)
+        with Server(address, topic, lambda request: b"of the living") as living:
+            assert call.result(PATIENCE) == b"of the living"
+            may_end.set()
+            wait_until(lambda: dead.problem is not None)
+            assert client.call(b"x", correlation_id=b"once") == b"of the living"
+            assert living.handled == 1
+    found = read_replies(millstream, replies, 2)
+    assert {value for _, value in found} == {b"of the living"}
 
 
 def java(*arguments: str) -> list[str]:

@@ -19,12 +19,13 @@ from pathlib import Path
 from tools.release import ReleaseError
 from tools.release.building import build_sdist, build_wheel, copy_tree
 from tools.release.checks import check_sdist, check_wheel, tracked_files
+from tools.release.description import site_in, write_description
 from tools.release.pythons import find_pythons
-from tools.release.trying import install, try_readme
+from tools.release.trying import install, try_readme, try_servers
 from tools.release.versions import is_released, version_of, with_section, with_version
 
 ROOT = Path(__file__).resolve().parents[2]
-EXTRAS = ("testing",)  # the README's first commands include a test
+EXTRAS = ("bridges", "console", "query", "testing")  # which the README's first commands need
 
 
 def main(arguments: list[str]) -> int:
@@ -66,6 +67,7 @@ def release(dist: Path, only: str | None) -> None:
     dist.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="millstream-release-") as directory:
         copy_tree(ROOT, tracked, Path(directory))
+        write_description(Path(directory))
         sdist = build_sdist(Path(directory), dist)
     check_sdist(sdist, tracked)
     say(f"built {sdist.name}")
@@ -78,6 +80,8 @@ def release(dist: Path, only: str | None) -> None:
             own = install(wheel, python, scratch / "environment", EXTRAS)
             count = try_readme(own, scratch / "readme")
             say(f"installed with Python {name}: {count} blocks of the README work")
+            try_servers(own, scratch / "servers")
+            say(f"Python {name}: the console and a bridge answer")
     report(dist, version)
 
 
@@ -91,6 +95,11 @@ def report(dist: Path, version: str) -> None:
         print(f"\nA rehearsal: {version} has no section in CHANGELOG.md. For a release:")
         print("  make release VERSION=1.0.0")
         return
+    if site_in((ROOT / "pyproject.toml").read_text(encoding="utf-8")) is None:
+        print(
+            "\nThe package's page will have no links and pictures: publish build/site (make site)"
+        )
+        print("and name its address: [project.urls] Documentation in pyproject.toml.")
     print("\nNothing was uploaded. To do so:\n")
     print(f"  git commit -am 'Release {version}' && git tag -a v{version} -m {version}")
     print(f"  git push --follow-tags && twine upload {dist}/*")

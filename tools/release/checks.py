@@ -17,6 +17,7 @@ from pathlib import Path
 from packaging.metadata import Metadata
 from packaging.utils import parse_wheel_filename
 from tools.release import ReleaseError
+from tools.release.description import relative_links
 
 # What every Linux has (PEP 600 lists more).
 SYSTEM_LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
@@ -81,6 +82,8 @@ def _check_metadata(wheel: Path, contents: dict[str, bytes], info: str, version:
         raise ReleaseError(f"{wheel.name}: tagged {listed} within")
     if metadata.description_content_type != "text/markdown" or not metadata.description:
         raise ReleaseError(f"{wheel.name}: no description")
+    if broken := relative_links(metadata.description):
+        raise ReleaseError(f"{wheel.name}: the description links to {_first(broken)}")
     if not metadata.license_expression or not metadata.summary or not metadata.requires_python:
         raise ReleaseError(f"{wheel.name}: no licence, summary or Python version")
 

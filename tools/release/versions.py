@@ -8,6 +8,8 @@ from packaging.version import InvalidVersion, Version
 from tools.release import ReleaseError
 
 _VERSION = re.compile(r'^version = "([^"]+)"$', re.MULTILINE)
+_STATUS = re.compile(r'"Development Status :: [^"]+"')
+BETA, STABLE = "4 - Beta", "5 - Production/Stable"
 _UNRELEASED = "## Unreleased\n"
 
 
@@ -20,7 +22,7 @@ def version_of(project: str) -> str:
 
 
 def with_version(project: str, version: str) -> str:
-    """pyproject.toml with another version, which must be a later one."""
+    """pyproject.toml with another version, which must be a later one, and its status."""
     before = version_of(project)
     try:
         is_later = Version(version) > Version(before)
@@ -30,6 +32,8 @@ def with_version(project: str, version: str) -> str:
         raise ReleaseError(f"version {version!r}: write {Version(version)}")
     if not is_later:
         raise ReleaseError(f"version {version} is not later than {before}")
+    status = STABLE if Version(version) >= Version("1.0") else BETA
+    project = _STATUS.sub(f'"Development Status :: {status}"', project)
     return _VERSION.sub(f'version = "{version}"', project)
 
 

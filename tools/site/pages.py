@@ -60,9 +60,10 @@ def links(text: str, file: str) -> Iterator[str]:
 
 
 def outside_files(pages: list[str], read: Read) -> list[str]:
-    """The files outside docs/ that these files of the repository link to, directly or not."""
+    """The files outside docs/ that these files of the repository link to, directly or not; also
+    those of the README, whose links lead to the site where a package index shows it."""
     found = set(ALWAYS)
-    waiting = [*pages, *ALWAYS]
+    waiting = [*pages, *ALWAYS, "README.md"]
     while waiting:
         file = waiting.pop()
         for target in links(read(file), file):

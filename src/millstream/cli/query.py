@@ -54,6 +54,14 @@ ReadCommitted = Annotated[
     bool,
     typer.Option("--read-committed/--read-uncommitted", help="Hide open and aborted transactions."),
 ]
+Archive = Annotated[
+    str | None,
+    typer.Option(
+        "--archive",
+        metavar="PATH",
+        help="Read what is archived there directly: a directory or s3://bucket/prefix.",
+    ),
+]
 Statement = Annotated[str, typer.Argument(metavar="SQL", help="The query; - reads it from stdin.")]
 
 
@@ -65,6 +73,7 @@ def query(
     as_json: JsonLines = False,
     output: Output = None,
     committed: ReadCommitted = True,
+    archive: Archive = None,
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
 ) -> None:
@@ -97,6 +106,7 @@ def query(
         settings=cluster.settings,
         schema=parse_schemas(schema or []),
         read_committed=committed,
+        archive=archive,
     )
     with running:
         if output is not None:

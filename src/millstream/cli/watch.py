@@ -66,6 +66,7 @@ def watch(
       millstream watch orders --where "amount > 100" --schema "amount double" --json
     """
     try:
+        from millstream.query.watching import TopicReplaced
         from millstream.query.watching import watch as start
     except ImportError:
         raise CommandFailed(
@@ -73,20 +74,23 @@ def watch(
         ) from None
     cluster = Cluster.connect(bootstrap_server, client_config)
     position = resume.read_text(encoding="utf-8") if resume and resume.exists() else None
-    with start(
-        topic,
-        cluster.bootstrap_servers,
-        key=key,
-        prefix=prefix,
-        where=where,
-        schema=schema,
-        position=position,
-        from_beginning=from_beginning,
-        settings=cluster.settings,
-    ) as changes:
-        if resume is not None:
-            save_position(resume, changes.position)  # of a watch that sees nothing, too
-        print_changes(changes, resume, count, as_json)
+    try:
+        with start(
+            topic,
+            cluster.bootstrap_servers,
+            key=key,
+            prefix=prefix,
+            where=where,
+            schema=schema,
+            position=position,
+            from_beginning=from_beginning,
+            settings=cluster.settings,
+        ) as changes:
+            if resume is not None:
+                save_position(resume, changes.position)  # of a watch that sees nothing, too
+            print_changes(changes, resume, count, as_json)
+    except TopicReplaced as error:
+        raise CommandFailed(f"{error}{'' if resume is None else f': delete {resume}'}") from error
 
 
 def print_changes(changes: Watch, resume: Path | None, count: int | None, as_json: bool) -> None:

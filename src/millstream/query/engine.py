@@ -24,6 +24,7 @@ from millstream.client.cluster import Cluster, TopicInfo
 from millstream.client.offsets import log_bounds
 from millstream.client.security import Security, security_settings
 from millstream.errors import ConfigError, MillstreamError
+from millstream.query.archived import ArchivedReader, archives_of, with_archived
 from millstream.query.columns import table_schema
 from millstream.query.fetching import QueryFailed, RangeReader, Source
 from millstream.query.ranges import ScanRange
@@ -56,12 +57,14 @@ def query(
     tables: Mapping[str, Any] | None = None,
     parameters: Sequence[Any] = (),
     read_committed: bool = True,
+    archive: str | None = None,
 ) -> pa.Table:
     """The result of an SQL query over topics as an Arrow table; `.to_pandas()` makes a DataFrame.
 
     `settings`: those of a Kafka client, for security and the schema registry. `schema`: the columns
     of values, such as "id bigint, name string", or those of each topic by its name. `tables`: other
     tables by name, such as Arrow tables or DataFrames. Files are read with DuckDB's functions.
+    `archive`: the path of an archive, from which archived records are read directly.
     """
     with Query(
         sql,
@@ -71,6 +74,7 @@ def query(
         tables=tables,
         parameters=parameters,
         read_committed=read_committed,
+        archive=archive,
     ) as running:
         return running.arrow()
 
@@ -88,6 +92,7 @@ class Query:
         tables: Mapping[str, Any] | None = None,
         parameters: Sequence[Any] = (),
         read_committed: bool = True,
+        archive: str | None = None,
     ) -> None:
         self.sql = sql
         self.progress = Progress()
@@ -97,6 +102,7 @@ class Query:
         self._others = dict(tables or {})
         self._parameters = list(parameters)
         self._read_committed = read_committed
+        self._archive = archive
         self._stop = threading.Event()
         security = Security.from_settings(security_settings(self._settings))
         self._pool = ClusterPool(
@@ -238,8 +244,12 @@ class Query:
         source = Source(topic.name, topic.id, self._read_committed)
         places = [(topic.name, it.number) for it in topic.partitions]
         bounds = log_bounds(cluster, places, read_committed=self._read_committed)
-        ranges = [ScanRange(number, *bounds[topic.name, number]) for _, number in places]
-        columns = self._value_columns(cluster, source, ranges)
+        archives = archives_of(self._archive, topic.name, topic.id)
+        ranges = with_archived(
+            [ScanRange(number, *bounds[topic.name, number]) for _, number in places], archives
+        )
+        reader = ArchivedReader(RangeReader(cluster, source), source, archives)
+        columns = self._value_columns(reader, source, ranges)
         return TopicTable(
             self._pool,
             source,
@@ -248,10 +258,11 @@ class Query:
             progress=self.progress,
             make_decoder=columns.decoder(skips_failures=False),
             stop=self._stop,
+            archives=archives,
         )
 
     def _value_columns(
-        self, cluster: Cluster, source: Source, ranges: Sequence[ScanRange]
+        self, reader: ArchivedReader, source: Source, ranges: Sequence[ScanRange]
     ) -> ValueColumns:
         given = self._schema
         if isinstance(given, Mapping):
@@ -259,7 +270,7 @@ class Query:
         if given is not None:
             return given_columns(given)
         registered = registry_columns(source.topic, self._settings)
-        return registered or sampled_columns(RangeReader(cluster, source), ranges)
+        return registered or sampled_columns(reader, ranges)
 
 
 def table_names(connection: duckdb.DuckDBPyConnection, sql: str) -> set[str]:

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from millstream.client.cluster import Cluster
+from millstream.query.archived import ArchivedReader, Archives
 from millstream.query.columns import HEADERS, RECORD_COLUMNS, record_array
 from millstream.query.fetching import RangeReader, Source
 from millstream.query.ranges import ScanRange, total_size, without_empty
@@ -136,8 +137,10 @@ class Scan:
         progress: Progress,
         make_decoder: Callable[[frozenset[str]], ValueDecoder] | None = None,
         stop: threading.Event | None = None,
+        archives: Archives | None = None,
     ) -> None:
         self._pool, self._source, self._shape = pool, source, shape
+        self._archives = archives or {}
         self._table_schema = table_schema
         self._progress = progress
         self._make_decoder = make_decoder
@@ -189,13 +192,7 @@ class Scan:
         decoder = None
         if wants_values and self._make_decoder is not None:
             decoder = self._make_decoder(self._shape.needed)
-        reader = RangeReader(
-            cluster,
-            self._source,
-            with_headers=self._shape.needs_headers,
-            stop=self._stop,
-            warn=self._progress.warn,
-        )
+        reader = self._reader(cluster)
         while self._waiting and not self._is_stopped():
             try:
                 wanted = self._waiting.popleft()
@@ -212,6 +209,21 @@ class Scan:
                     return
             if not self._is_stopped():  # offsets that were skipped are passed, too
                 self._progress.add(wanted.end - position, 0, 0)
+
+    def _reader(self, cluster: Cluster) -> RangeReader | ArchivedReader:
+        with_headers, stop = self._shape.needs_headers, self._stop
+        brokers = RangeReader(
+            cluster,
+            self._source,
+            with_headers=with_headers,
+            stop=stop,
+            warn=self._progress.warn,
+        )
+        if not self._archives:
+            return brokers
+        return ArchivedReader(
+            brokers, self._source, self._archives, with_headers=with_headers, stop=stop
+        )
 
     def _is_stopped(self) -> bool:
         if self._cancelled.is_set():

@@ -17,6 +17,7 @@ import pyarrow.dataset as ds
 from millstream.client.cluster import Cluster
 from millstream.client.offsets import NONE_AS_NEW, list_offsets
 from millstream.errors import MillstreamError
+from millstream.query.archived import Archives, first_as_new
 from millstream.query.fetching import Source
 from millstream.query.pushdown import TimeBounds, matching_ranges, time_bounds
 from millstream.query.ranges import ScanRange, without_empty
@@ -36,12 +37,14 @@ class TopicTable(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         progress: Progress | None = None,
         make_decoder: Callable[[frozenset[str]], ValueDecoder] | None = None,
         stop: threading.Event | None = None,
+        archives: Archives | None = None,
     ) -> None:
         # Not Dataset's own __init__, which refuses: this is no dataset of Arrow's.
         self.pool, self.source = pool, source
         self.ranges = tuple(ranges)
         self.progress = progress or Progress()
         self.stop = stop or threading.Event()
+        self.archives = archives or {}
         self.read_ranges: tuple[ScanRange, ...] = ()  # of the last scan, after push-down
         self.error: MillstreamError | None = None  # that ended a scan; DuckDB wraps it in its own
         self._table_schema = schema
@@ -66,7 +69,9 @@ class TopicTable(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         ranges = matching_ranges(shape.condition, self.ranges, self._table_schema)
         bounds = time_bounds(shape.condition, self._table_schema)
         with self.pool.lend() as cluster:
-            self.read_ranges = bounded_by_time(cluster, self.source.topic, ranges, bounds)
+            self.read_ranges = bounded_by_time(
+                cluster, self.source.topic, ranges, bounds, self.archives
+            )
         return Scan(
             self.pool,
             self.source,
@@ -76,6 +81,7 @@ class TopicTable(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
             self.progress,
             self._make_decoder,
             self.stop,
+            self.archives,
         )
 
 
@@ -99,11 +105,16 @@ class _Scanner:
 
 
 def bounded_by_time(
-    cluster: Cluster, topic: str, ranges: Sequence[ScanRange], bounds: TimeBounds
+    cluster: Cluster,
+    topic: str,
+    ranges: Sequence[ScanRange],
+    bounds: TimeBounds,
+    archives: Archives | None = None,
 ) -> tuple[ScanRange, ...]:
     """The ranges from the first record that is as new as the lower bound on.
 
     The upper bound does not end them: producers set timestamps, and a later record may be older.
+    Brokers need not know of an archive, so that its own times say what of it is read.
     """
     if bounds.are_empty:
         return ()
@@ -113,7 +124,13 @@ def bounded_by_time(
     firsts = list_offsets(cluster, dict.fromkeys(places, bounds.first_ms))
     bounded = []
     for it in ranges:
-        first = firsts[topic, it.partition]
-        if first != NONE_AS_NEW:
+        first: int | None = firsts[topic, it.partition]
+        part = (archives or {}).get(it.partition)
+        archived = None if part is None else first_as_new(part, bounds.first_ms)
+        if archived is not None:
+            first = archived
+        elif first == NONE_AS_NEW:
+            first = None
+        if first is not None:
             bounded.append(ScanRange(it.partition, max(it.first, first), it.end))
     return without_empty(bounded)

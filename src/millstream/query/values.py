@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.errors import ConfigError
+from millstream.query.archived import ArchivedReader
 from millstream.query.columns import ERROR, RECORD_COLUMNS
 from millstream.query.ddl import parse_columns
 from millstream.query.fetching import QueryFailed, RangeReader
@@ -169,7 +170,9 @@ def _avro_columns(path: str | None, topic: str, registry: RegistrySettings | Non
     return ValueColumns(pa.schema(usable), _AVRO, text, registry)
 
 
-def sampled_columns(reader: RangeReader, ranges: Sequence[ScanRange]) -> ValueColumns:
+def sampled_columns(
+    reader: RangeReader | ArchivedReader, ranges: Sequence[ScanRange]
+) -> ValueColumns:
     """The columns of the newest records, if they are JSON."""
     share = max(SAMPLE_RECORDS // max(len(ranges), 1), 10)
     values: list[bytes | None] = []

@@ -48,6 +48,10 @@ class WatchFailed(MillstreamError):
     """The watch cannot go on; the message says why, and what to do."""
 
 
+class TopicReplaced(WatchFailed):
+    """The topic was deleted, and perhaps created again: its positions mean nothing."""
+
+
 @dataclass(frozen=True)
 class Change:
     """A record that matches."""
@@ -274,7 +278,7 @@ class Watch:
         found = self._cluster.retrying(lambda: self._cluster.refresh([self.topic]))
         if self.topic not in found or str(found[self.topic].id) != self._topic_id:
             again = " and created again" if self.topic in found else ""
-            raise WatchFailed(
+            raise TopicReplaced(
                 f"topic {self.topic} was deleted{again}; start the watch without a position"
             )
 
@@ -304,7 +308,7 @@ class Watch:
         if topic != self.topic:
             raise WatchFailed(f"the position is one of topic {topic}, not of {self.topic}")
         if topic_id != self._topic_id:
-            raise WatchFailed(
+            raise TopicReplaced(
                 f"topic {self.topic} was deleted and created again; start the watch without a "
                 "position"
             )

@@ -138,16 +138,18 @@ class Client:
         headers: Headers = (),
         timeout: float | None = None,
         attempts: int = 1,
+        correlation_id: bytes | None = None,
     ) -> bytes | None:
         """The reply. Raises `CallTimeout`, `NoResponders` or `RemoteError`.
 
         With `attempts` > 1 the request is sent again, with the same correlation id, if there is no
-        reply after an equal part of the timeout. A server answers a repeated request from its
-        memory; a server that crashed may run it twice.
+        reply after an equal part of the timeout. The group answers a request that it has answered
+        before with its first reply, so a program that keeps `correlation_id`, which may be any
+        bytes, can also call again after a timeout or a restart of its own.
         """
-        seconds = self.timeout if timeout is None else timeout
+        seconds = self._check_arguments(timeout, attempts)
         self._check_responders()
-        correlation_id, future = self._register()
+        correlation_id, future = self._register(correlation_id)
         deadline = time.monotonic() + seconds
         sent = request_headers(
             correlation_id,
@@ -158,7 +160,7 @@ class Client:
         )
         try:
             for attempt in range(attempts):
-                self._send(value, key, sent)
+                self._send(value, correlation_id if key is None else key, sent)
                 until = deadline - seconds * (attempts - 1 - attempt) / attempts
                 try:
                     return future.result(max(until - time.monotonic(), 0))
@@ -177,12 +179,13 @@ class Client:
         headers: Headers = (),
         timeout: float | None = None,
         attempts: int = 1,
+        correlation_id: bytes | None = None,
     ) -> bytes | None:
         """The same, awaited; a call that is cancelled is forgotten."""
-        seconds = self.timeout if timeout is None else timeout
+        seconds = self._check_arguments(timeout, attempts)
         if time.monotonic() >= self._responders_until:
             await asyncio.to_thread(self._check_responders)
-        correlation_id, future = self._register()
+        correlation_id, future = self._register(correlation_id)
         deadline = time.monotonic() + seconds
         sent = request_headers(
             correlation_id,
@@ -194,7 +197,7 @@ class Client:
         try:
             reply = asyncio.wrap_future(future)
             for attempt in range(attempts):
-                self._send(value, key, sent)
+                self._send(value, correlation_id if key is None else key, sent)
                 until = deadline - seconds * (attempts - 1 - attempt) / attempts
                 done, _ = await asyncio.wait([reply], timeout=max(until - time.monotonic(), 0))
                 if done:
@@ -204,15 +207,26 @@ class Client:
         self._responders_until = 0.0
         raise CallTimeout(f"no reply from {self.topic} within {seconds:g} s")
 
-    def _register(self) -> tuple[bytes, Future[bytes | None]]:
+    def _check_arguments(self, timeout: float | None, attempts: int) -> float:
+        seconds = self.timeout if timeout is None else timeout
+        if attempts < 1 or seconds <= 0:
+            raise ValueError(f"attempts={attempts}, timeout={seconds:g}: both have to be positive")
+        return seconds
+
+    def _register(self, given: bytes | None) -> tuple[bytes, Future[bytes | None]]:
         if self._stop.is_set():
             raise CallFailed("the client is closed")
-        correlation_id, future = new_correlation_id(), Future[bytes | None]()
+        correlation_id, future = given or new_correlation_id(), Future[bytes | None]()
         with self._lock:
+            if correlation_id in self._waiting:
+                raise CallFailed("a call with this correlation id is waiting for its reply")
             self._waiting[correlation_id] = future
+            self._timed_out.pop(correlation_id, None)
         return correlation_id, future
 
-    def _send(self, value: bytes | str | None, key: bytes | str | None, headers: Headers) -> None:
+    def _send(self, value: bytes | str | None, key: bytes | str, headers: Headers) -> None:
+        """The correlation id is the key unless there is another: a request that is sent again goes
+        to the same partition, where its reply is known."""
         try:
             self._producer.produce(self.topic, value=value, key=key, headers=list(headers))
         except BufferError:

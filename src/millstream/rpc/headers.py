@@ -20,6 +20,7 @@ import struct
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 CORRELATION_ID = "kafka_correlationId"
 REPLY_TOPIC = "kafka_replyTopic"
@@ -32,6 +33,29 @@ _INT32 = struct.Struct(">i")
 MESSAGE_CHARACTERS_MAX = 2000
 
 Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Failure(NamedTuple):
+    """Why a call failed: the type and the message of an exception."""
+
+    type: str
+    message: str
+
+    @classmethod
+    def of(cls, error: Exception) -> Failure:
+        return cls(type(error).__name__, str(error)[:MESSAGE_CHARACTERS_MAX])
+
+    def encode(self) -> bytes:
+        return json.dumps({"type": self.type, "message": self.message}).encode()
+
+    @classmethod
+    def decode(cls, content: bytes) -> Failure:
+        """Anything can be decoded: others may have written it."""
+        try:
+            given = json.loads(content)
+            return cls(str(given["type"]), str(given["message"]))
+        except (ValueError, KeyError, TypeError):
+            return cls("Error", content.decode("utf-8", errors="replace"))
 
 
 @dataclass(frozen=True)
@@ -77,11 +101,12 @@ def parse_request(value: bytes | None, key: bytes | None, headers: Headers) -> R
     last = dict(headers)  # of several with one name, Kafka's clients take the last
     partition = last.get(REPLY_PARTITION)
     topic = last.get(REPLY_TOPIC)
+    correlation_id = last.get(CORRELATION_ID)
     return Request(
         value,
-        key,
+        None if key == correlation_id else key,  # which our callers set for want of another
         tuple((name, it) for name, it in headers if name not in OWN),
-        last.get(CORRELATION_ID),
+        correlation_id,
         _deadline(last.get(DEADLINE)),
         None if not topic else topic.decode("utf-8", errors="replace"),
         _INT32.unpack(partition)[0] if partition and len(partition) == _INT32.size else None,
@@ -92,23 +117,15 @@ def _deadline(text: bytes | None) -> int | None:
     return int(text) if text and text.isdigit() and len(text) < 20 else None
 
 
-def reply_headers(correlation_id: bytes, error: Exception | None = None) -> Headers:
+def reply_headers(correlation_id: bytes, failure: Failure | None = None) -> Headers:
     headers: list[tuple[str, bytes | None]] = [(CORRELATION_ID, correlation_id)]
-    if error is not None:
-        text = {"type": type(error).__name__, "message": str(error)[:MESSAGE_CHARACTERS_MAX]}
-        headers.append((ERROR, json.dumps(text).encode()))
+    if failure is not None:
+        headers.append((ERROR, failure.encode()))
     return headers
 
 
-def parse_reply(headers: Headers) -> tuple[bytes | None, tuple[str, str] | None]:
-    """The correlation id, and the type and message of an error if there is one."""
+def parse_reply(headers: Headers) -> tuple[bytes | None, Failure | None]:
+    """The correlation id, and why the call failed, if it did."""
     last = dict(headers)
     content = last.get(ERROR)
-    if content is None:
-        return last.get(CORRELATION_ID), None
-    try:
-        given = json.loads(content)
-        error = str(given["type"]), str(given["message"])
-    except (ValueError, KeyError, TypeError):
-        error = "Error", content.decode("utf-8", errors="replace")
-    return last.get(CORRELATION_ID), error
+    return last.get(CORRELATION_ID), None if content is None else Failure.decode(content)

@@ -1,12 +1,15 @@
-"""The answering side: a function, called for each request of a topic.
+"""The server's side: a plain function, called for each request of a topic.
 
 The servers of a topic are members of a group, or of a share group, in which requests of one
-partition are spread over all servers. A request counts as read when its reply is acknowledged by
-the broker: a server that crashes in between handles it again. To run a request once, use its
-correlation id, or let the function be repeatable.
+partition are spread over all servers.
 
-A request that is sent again by its caller is answered with the reply that it had, from memory
-(bounded). A request whose deadline has passed is skipped: nobody waits for it.
+A request that is sent again gets the reply that it had, without another call of the function: from
+any server of the group, also after a restart. In a consumer group the reply, the record of it and
+the position among the requests are one transaction. What the function itself does elsewhere is not
+in it: a server that crashes after the function, and before the transaction, calls it again. If it
+must not run twice, use the request's correlation id.
+
+A request whose deadline has passed is skipped: nobody waits for it.
 """
 
 from __future__ import annotations
@@ -14,76 +17,38 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Self
 
-from confluent_kafka import (
-    Consumer,
-    KafkaException,
-    Message,
-    Producer,
-    ShareConsumer,
-    TopicPartition,
-)
+from confluent_kafka import Message
 
-from millstream.rpc.headers import Request, parse_request, reply_headers
+from millstream.client.cluster import Cluster
+from millstream.errors import ApiError
+from millstream.rpc.answered import SUFFIX, AnsweredLog
+from millstream.rpc.delivering import Answer, PlainDelivery, Refused, TransactionalDelivery
+from millstream.rpc.headers import Failure, Request, parse_request
+from millstream.rpc.intakes import GroupIntake, ShareIntake
+from millstream.rpc.replies import Reply, ReplyMemory
 from millstream.rpc.settings import (
     REPLIES_SUFFIX,
     client_settings,
     create_request_topic,
     make_cluster,
+    message_bytes_max,
     start_share_group_at_the_beginning,
 )
 
-POLL_SECONDS = 0.1
-BATCH = 100
-FLUSH_SECONDS = 10.0
-REPLIES_KEPT = 10_000
-REPLY_BYTES_KEPT = 16 * 1024 * 1024
-ANY_PARTITION = -1
+REMEMBER_SECONDS = 600.0
+DELIVER_SECONDS = 0.005  # so long do replies wait for those of the next requests
 PAUSE_SECONDS = 1.0  # after a failure
+PARTITIONS_SECONDS = 10.0  # how soon a reply topic that is created or grows is noticed
 INTERNAL_PREFIX = "__"
 
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[Request], bytes | str | None]
-
-
-class Reply(NamedTuple):
-    """What was answered, for a request that is sent again."""
-
-    value: bytes | str | None
-    error: Exception | None
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self.value or b"")
-
-
-class ReplyMemory:
-    """The newest replies by correlation id, bounded in number and bytes."""
-
-    def __init__(self, count_max: int = REPLIES_KEPT, bytes_max: int = REPLY_BYTES_KEPT) -> None:
-        self._count_max, self._bytes_max = count_max, bytes_max
-        self._replies: OrderedDict[bytes, Reply] = OrderedDict()
-        self._size_bytes = 0
-
-    def get(self, correlation_id: bytes | None) -> Reply | None:
-        return None if correlation_id is None else self._replies.get(correlation_id)
-
-    def put(self, correlation_id: bytes | None, reply: Reply) -> None:
-        if correlation_id is None or reply.size_bytes > self._bytes_max:
-            return
-        replaced = self._replies.pop(correlation_id, None)
-        self._size_bytes -= 0 if replaced is None else replaced.size_bytes
-        self._replies[correlation_id] = reply
-        self._size_bytes += reply.size_bytes
-        while len(self._replies) > self._count_max or self._size_bytes > self._bytes_max:
-            _, oldest = self._replies.popitem(last=False)
-            self._size_bytes -= oldest.size_bytes
 
 
 class Server:
@@ -97,11 +62,16 @@ class Server:
         *,
         group: str | None = None,
         share: bool = False,
+        remember_seconds: float = REMEMBER_SECONDS,
         reply_topics: Sequence[str] | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """`reply_topics`: patterns of the topics to which replies may go, TOPIC-replies if none
-        are given: callers name the topic, and the server writes with its own rights."""
+        """`remember_seconds`: for how long a request that is sent again gets its first reply from
+        the group; replies are kept in the topic GROUP-answered. 0: only this process remembers
+        them, and replies are sent without transactions, which is faster.
+
+        `reply_topics`: patterns of the topics to which replies may go, TOPIC-replies if none are
+        given: callers name the topic, and the server writes with its own rights."""
         self.topic, self.group = topic, group or f"{topic}-servers"
         self.handled = self.failed = self.expired = self.repeated = self.unanswered = 0
         self.problem: str | None = None  # why it does not serve at the moment
@@ -109,17 +79,34 @@ class Server:
             (f"{topic}{REPLIES_SUFFIX}",) if reply_topics is None else tuple(reply_topics)
         )
         self._handler = handler
-        self._memory = ReplyMemory()
-        self._lost: list[Any] = []  # errors of replies that were not acknowledged
+        self._memory = ReplyMemory((remember_seconds or REMEMBER_SECONDS) * 1000)
+        self._undelivered: dict[bytes, Reply] = {}  # the function ran, and nobody knows it yet
+        self._partition_counts: dict[str, tuple[int, float]] = {}  # of reply topics, and when
         given = client_settings(bootstrap_servers, settings)
-        self._producer = Producer({**given, "linger.ms": 0, "enable.idempotence": True})
-        with make_cluster(bootstrap_servers, settings) as cluster:
-            create_request_topic(cluster, topic)
-            if share:
-                start_share_group_at_the_beginning(cluster, self.group)
+        self._reply_bytes_max = message_bytes_max(given)
+        self._cluster = make_cluster(bootstrap_servers, settings)
+        create_request_topic(self._cluster, topic)
+        self._log: AnsweredLog | None = None
+        if remember_seconds:
+            self._log = AnsweredLog.create(
+                self._cluster, f"{self.group}{SUFFIX}", topic, remember_seconds
+            )
+        self._intake: GroupIntake | ShareIntake
+        self._delivery: PlainDelivery | TransactionalDelivery
         membership = {**given, "group.id": self.group}
-        self._intake: _GroupIntake | _ShareIntake
-        self._intake = _ShareIntake(membership) if share else _GroupIntake(membership)
+        if share:
+            start_share_group_at_the_beginning(self._cluster, self.group)
+            self._intake = ShareIntake(membership)
+            self._delivery = PlainDelivery(given, self._log)
+        else:
+            self._intake = GroupIntake(
+                membership, transactional=self._log is not None, on_lost=self._undelivered.clear
+            )
+            self._delivery = (
+                PlainDelivery(given, None)
+                if self._log is None
+                else TransactionalDelivery(given, self._log, self._intake, self.group)
+            )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self.run, name="millstream-rpc-server", daemon=True)
 
@@ -141,7 +128,10 @@ class Server:
     def close(self) -> None:
         """Answer the requests that are at hand, and leave the group."""
         self._stop.set()
-        if self._thread.is_alive():
+        if self._thread.ident is None:  # never started
+            self._intake.close()
+            self._cluster.close()
+        elif self._thread.is_alive():
             self._thread.join()
 
     def run(self) -> None:
@@ -157,181 +147,145 @@ class Server:
                     logger.exception("%s: requests are not served at the moment", self.topic)
                     self._stop.wait(PAUSE_SECONDS)
         finally:
-            self._producer.flush(FLUSH_SECONDS)
+            self._delivery.close()
             self._intake.close()
+            self._cluster.close()
 
     def _turn(self) -> None:
         messages = self._intake.poll()
-        if not messages:
-            self._producer.poll(0)
-            return
-        try:
+        if messages:
             self._answer_all(messages)
-        except BaseException:
-            self._intake.release(messages)
-            raise
 
     def _answer_all(self, messages: Sequence[Message]) -> None:
-        for message in messages:
-            self._answer(message)
-        remaining = self._producer.flush(FLUSH_SECONDS)
-        if remaining or self._lost:
-            logger.warning(
-                "%s: %d replies were not acknowledged; their requests are handled again",
-                self.topic,
-                remaining + len(self._lost),
-            )
-            self._lost.clear()
-            self._intake.release(messages)
-        else:
-            self._intake.accept(messages)
+        """Answer these; what is not delivered is got again."""
+        delivered = 0
+        try:
+            self._learn(messages)
+            answers: list[Answer] = []
+            deliver_at = time.monotonic() + DELIVER_SECONDS
+            for message in messages:
+                answers.append(self._answer(message))
+                is_last = delivered + len(answers) == len(messages)
+                if is_last or time.monotonic() >= deliver_at:
+                    self._deliver(answers)
+                    delivered += len(answers)
+                    answers = []
+                    deliver_at = time.monotonic() + DELIVER_SECONDS
+        except BaseException:
+            self._intake.release(messages[delivered:])
+            if isinstance(self._intake, ShareIntake):
+                self._undelivered.clear()  # another server may get these requests
+            raise
 
-    def _answer(self, message: Message) -> None:
+    def _learn(self, messages: Sequence[Message]) -> None:
+        """Find out what other servers have answered."""
+        partitions = self._intake.to_learn(messages)
+        if self._log is not None and partitions:
+            now_ms = time.time() * 1000
+            self._log.catch_up(
+                partitions,
+                lambda key, reply, given_at_ms: self._memory.put(key, reply, given_at_ms, now_ms),
+            )
+        self._intake.learned(partitions)
+
+    def _answer(self, message: Message) -> Answer:
         request = parse_request(message.value(), message.key(), message.headers() or [])
-        if request.deadline_ms is not None and time.time() * 1000 > request.deadline_ms:
+        now_ms = time.time() * 1000
+        if request.deadline_ms is not None and now_ms > request.deadline_ms:
             self.expired += 1
-            return
-        reply = self._memory.get(request.correlation_id)
-        if reply is not None:
-            self.repeated += 1
-        else:
+            return Answer(message, request, None)
+        id_ = request.correlation_id
+        reply = self._memory.get(id_, now_ms)
+        is_new = reply is None
+        if reply is None and id_ is not None:
+            reply = self._undelivered.get(id_)
+        if reply is None:
             reply = self._handle(request)
-            self._memory.put(request.correlation_id, reply)
-        if request.wants_reply:
-            self._send(request, reply)
+            if id_ is not None:
+                self._undelivered[id_] = reply
+        else:
+            self.repeated += 1
+        return Answer(message, request, reply, is_new, self._is_sent(request))
 
     def _handle(self, request: Request) -> Reply:
         try:
-            value = _checked(self._handler(request))
+            reply = Reply(_checked(self._handler(request), self._reply_bytes_max))
         except Exception as error:  # noqa: BLE001 - the caller gets it
             self.failed += 1
             logger.warning("%s: a request failed: %s", self.topic, error)
-            return Reply(None, error)
+            return Reply(None, Failure.of(error))
         self.handled += 1
-        return Reply(value, None)
+        return reply
 
-    def _send(self, request: Request, reply: Reply) -> None:
-        """Send the reply. One that the client cannot take is an error for the caller; if its topic
-        or partition is at fault, the caller gets none: the request is done nevertheless, because
-        handling it again would not help."""
-        assert request.reply_topic is not None
-        if not self._may_reply_to(request.reply_topic):
-            self._give_up(request.reply_topic, "not among the server's reply_topics")
-            return
+    # Delivery
+
+    def _deliver(self, answers: Sequence[Answer]) -> None:
+        """Write the replies. One that brokers refuse is given up: its request is done nevertheless,
+        because handling it again would not help."""
         try:
-            self._produce(request, reply)
-        except (KafkaException, ValueError, TypeError) as error:
-            if reply.error is not None:
-                self._give_up(request.reply_topic, str(error))
+            self._delivery.deliver(answers)
+        except Refused as error:
+            if len(answers) > 1:
+                for it in answers:
+                    self._deliver([it])
                 return
-            self.failed += 1
-            failure = Reply(None, error)
-            self._memory.put(request.correlation_id, failure)
-            self._send(request, failure)
+            (answer,) = answers
+            self._give_up(answer.request.reply_topic or "", str(error))
+            answers = [Answer(answer.message, answer.request, None)]
+            self._delivery.deliver(answers)
+        self._intake.accept([it.message for it in answers])
+        now_ms = time.time() * 1000
+        for it in answers:
+            if it.request.correlation_id is not None:
+                self._undelivered.pop(it.request.correlation_id, None)
+                if it.reply is not None:
+                    self._memory.put(it.request.correlation_id, it.reply, now_ms, now_ms)
 
-    def _may_reply_to(self, topic: str) -> bool:
-        if topic.startswith(INTERNAL_PREFIX):
+    def _is_sent(self, request: Request) -> bool:
+        """Whether the reply can go where the request says."""
+        if not request.wants_reply:
             return False
-        return any(fnmatchcase(topic, pattern) for pattern in self._reply_topics)
-
-    def _produce(self, request: Request, reply: Reply) -> None:
         assert request.reply_topic is not None
-        assert request.correlation_id is not None
-        partition = request.reply_partition
-        while True:
-            try:
-                self._producer.produce(
-                    request.reply_topic,
-                    value=reply.value,
-                    key=request.key,
-                    partition=ANY_PARTITION if partition is None else partition,
-                    headers=list(reply_headers(request.correlation_id, reply.error)),
-                    on_delivery=self._delivered,
-                )
-                return
-            except BufferError:
-                self._producer.flush(FLUSH_SECONDS)
+        problem = self._problem_with(request.reply_topic, request.reply_partition)
+        if problem is not None:
+            self._give_up(request.reply_topic, problem)
+        return problem is None
+
+    def _problem_with(self, topic: str, partition: int | None) -> str | None:
+        may = any(fnmatchcase(topic, pattern) for pattern in self._reply_topics)
+        if not may or topic.startswith(INTERNAL_PREFIX):
+            return "not among the server's reply_topics"
+        count, looked_up_at = self._partition_counts.get(topic, (0, float("-inf")))
+        is_known = count > 0 and (partition or 0) < count
+        if not is_known and time.monotonic() - looked_up_at > PARTITIONS_SECONDS:
+            count = _partition_count(self._cluster, topic)
+            self._partition_counts[topic] = count, time.monotonic()
+        if count == 0:
+            return "there is no such topic"
+        if partition is not None and not 0 <= partition < count:
+            return f"it has {count} partitions, and no {partition}"
+        return None
 
     def _give_up(self, topic: str, reason: str) -> None:
         self.unanswered += 1
         logger.warning("%s: a reply to %r is not sent: %s", self.topic, topic, reason)
 
-    def _delivered(self, error: Any, message: Message) -> None:
-        if error is not None and error.retriable():
-            self._lost.append(error)
-        elif error is not None:
-            # A reply topic that does not exist: handling the request again would not help.
-            self._give_up(message.topic() or "", error.str())
+
+def _partition_count(cluster: Cluster, topic: str) -> int:
+    """0 if there is no such topic."""
+    try:
+        found = cluster.retrying(lambda: cluster.refresh([topic]))
+    except ApiError:  # a name that no topic can have
+        return 0
+    return len(found[topic].partitions) if topic in found else 0
 
 
-def _checked(value: object) -> bytes | str | None:
+def _checked(value: object, bytes_max: int) -> bytes | None:
     """What a function returned, if a reply can have it."""
-    if value is None or isinstance(value, bytes | str):
-        return value
-    raise TypeError(f"the function returned {type(value).__name__}, not bytes, str or None")
-
-
-class _GroupIntake:
-    """Requests as a member of a consumer group."""
-
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._consumer = Consumer(
-            {
-                **settings,
-                "auto.offset.reset": "earliest",
-                "enable.auto.offset.store": False,
-                "fetch.wait.max.ms": 100,
-            }
-        )
-
-    def subscribe(self, topic: str) -> None:
-        self._consumer.subscribe([topic])
-
-    def poll(self) -> list[Message]:
-        first = self._consumer.poll(POLL_SECONDS)
-        if first is None:
-            return []
-        found = [first, *self._consumer.consume(BATCH, 0)]
-        return [it for it in found if it.error() is None]
-
-    def accept(self, messages: Sequence[Message]) -> None:
-        for message in messages:
-            self._consumer.store_offsets(message)
-
-    def release(self, messages: Sequence[Message]) -> None:
-        first: dict[tuple[str, int], int] = {}
-        for it in messages:
-            first.setdefault((it.topic(), it.partition()), it.offset())
-        for (topic, partition), offset in first.items():
-            self._consumer.seek(TopicPartition(topic, partition, offset))
-
-    def close(self) -> None:
-        self._consumer.close()
-
-
-class _ShareIntake:
-    """Requests as a member of a share group."""
-
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._consumer = ShareConsumer({**settings, "share.acknowledgement.mode": "explicit"})
-
-    def subscribe(self, topic: str) -> None:
-        self._consumer.subscribe([topic])
-
-    def poll(self) -> list[Message]:
-        return [it for it in self._consumer.poll(POLL_SECONDS) if it.error() is None]
-
-    def accept(self, messages: Sequence[Message]) -> None:
-        for message in messages:
-            self._consumer.acknowledge(message)
-        self._consumer.commit_async()
-
-    def release(self, messages: Sequence[Message]) -> None:
-        from confluent_kafka import AcknowledgeType
-
-        for message in messages:
-            self._consumer.acknowledge(message, AcknowledgeType.RELEASE)
-        self._consumer.commit_async()
-
-    def close(self) -> None:
-        self._consumer.close()
+    if isinstance(value, str):
+        value = value.encode()
+    if value is not None and not isinstance(value, bytes):
+        raise TypeError(f"the function returned {type(value).__name__}, not bytes, str or None")
+    if value is not None and len(value) > bytes_max:
+        raise ValueError(f"the reply has {len(value)} bytes, more than {bytes_max}")
+    return value

@@ -14,6 +14,8 @@ from millstream.errors import ApiError
 
 logger = logging.getLogger(__name__)
 
+MESSAGE_BYTES_MAX = 1_000_000  # librdkafka's default of message.max.bytes
+RECORD_BYTES = 4096  # for a batch's header, the key, and the headers of a reply
 REPLIES_SUFFIX = "-replies"
 REPLY_PARTITIONS = 8
 # Nobody reads a reply again; the caller waits seconds.
@@ -35,6 +37,11 @@ def client_settings(
         "bootstrap.servers": bootstrap_servers,
         **extra,
     }
+
+
+def message_bytes_max(settings: Mapping[str, Any]) -> int:
+    """How large a value may be, for a client with these settings: a record has more than it."""
+    return int(settings.get("message.max.bytes", MESSAGE_BYTES_MAX)) - RECORD_BYTES
 
 
 def make_cluster(bootstrap_servers: str, settings: Mapping[str, str] | None) -> Cluster:

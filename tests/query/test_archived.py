@@ -1,0 +1,134 @@
+"""Queries over a topic of which most is archived: through the broker, and from the files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from millstream.archive.reading import open_archive
+from millstream.broker.embedded import Broker
+from millstream.errors import ConfigError
+from millstream.query import Query, query
+from millstream.query.archived import with_archived
+from millstream.query.ranges import ScanRange
+from tests.broker.archiving.scenes import (
+    START_MS,
+    archived_end,
+    archiving_broker,
+    create,
+    keep_little,
+    local_start,
+    produce,
+    wait_until,
+)
+from tests.peers.transactional import TransactionalProducer
+
+COUNT = 200
+ABORTED = 20
+SUMS = "count(*), sum(_offset), min(_offset), count(header(_headers, 'number')), max(_value)"
+
+
+@pytest.fixture(scope="module")
+def archived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, str]]:
+    """Aborted records first, of which the broker's own log has none any more."""
+    directory = tmp_path_factory.mktemp("archived")
+    with archiving_broker(directory) as broker:
+        create(broker)
+        with TransactionalProducer(broker.bootstrap_servers, "orders") as producer:
+            producer.init()
+            producer.run("orders", [b"aborted"] * ABORTED, committed=False)
+        produce(broker, 0, COUNT)
+        keep_little(broker)
+        wait_until(lambda: local_start(broker) > COUNT // 2)
+        yield broker, str(directory / "archive")
+
+
+def totals(broker: Broker, condition: str, archive: str | None, **more: bool) -> list[object]:
+    sql = f"select {SUMS} from orders where {condition}"
+    (row,) = query(sql, broker.bootstrap_servers, archive=archive, **more).to_pylist()
+    return list(row.values())
+
+
+def test_brokers_and_files_give_the_same_result(archived: tuple[Broker, str]) -> None:
+    broker, path = archived
+    seam = archived_end(path)
+    assert local_start(broker) <= seam
+    first = ABORTED + 1
+    for condition, expected in [
+        ("true", COUNT),
+        (f"_offset < {seam}", seam - first),
+        (f"_offset between {seam - 3} and {seam + 2}", 6),
+        (f"_timestamp >= make_timestamptz({(START_MS + 50) * 1000})", COUNT - 50),
+        (f"_timestamp >= make_timestamptz({(START_MS + COUNT) * 1000})", 0),
+        ("_value like '%value 7.%' and _key = 'key2'", 1),
+    ]:
+        found = totals(broker, condition, path)
+        assert found[0] == expected, condition
+        assert found == totals(broker, condition, None), condition
+    aborted = totals(broker, "_value = 'aborted'", path, read_committed=False)
+    assert aborted[:2] == [ABORTED, sum(range(ABORTED))]
+
+
+def test_files_are_pruned_by_time(archived: tuple[Broker, str]) -> None:
+    broker, path = archived
+    sql = (
+        f"select _offset from orders where _timestamp >= make_timestamptz({(START_MS + 90) * 1000})"
+    )
+    with Query(sql, broker.bootstrap_servers, archive=path) as running:
+        assert running.arrow().num_rows == COUNT - 90
+        (read,) = running.tables["orders"].read_ranges
+        assert ABORTED < read.first <= ABORTED + 91
+
+
+def test_a_file_that_is_gone_is_read_through_the_broker_or_named(
+    archived: tuple[Broker, str], tmp_path: Path
+) -> None:
+    broker, path = archived
+    copy = tmp_path / "copy"
+    for source in Path(path).rglob("*"):
+        target = copy / source.relative_to(path)
+        if source.is_dir():
+            target.mkdir(parents=True, exist_ok=True)
+        elif source.suffix == ".json":
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(source.read_bytes())
+    assert totals(broker, "true", str(copy))[0] == COUNT
+
+
+def test_an_archive_without_the_topic_changes_nothing(
+    archived: tuple[Broker, str], tmp_path: Path
+) -> None:
+    broker, _ = archived
+    assert totals(broker, "true", str(tmp_path))[0] == COUNT
+    with pytest.raises(ConfigError, match="has the scheme ftp"):
+        totals(broker, "true", "ftp://host/x")
+
+
+def test_what_brokers_do_not_serve_is_read_from_the_files(tmp_path: Path) -> None:
+    """A broker that does not know the archive any more."""
+    with archiving_broker(tmp_path) as broker:
+        create(broker)
+        produce(broker, 0, COUNT)
+        keep_little(broker)
+        wait_until(lambda: local_start(broker) > COUNT // 2)
+    path = str(tmp_path / "archive")
+    with Broker.start(tmp_path / "data") as broker:
+        start = local_start(broker)
+        assert totals(broker, "true", None)[0] == COUNT - start
+        assert totals(broker, "true", path)[:3] == [COUNT, sum(range(COUNT)), 0]
+        since = f"_timestamp >= make_timestamptz({(START_MS + 10) * 1000})"
+        assert totals(broker, since, path)[0] == COUNT - 10
+
+
+def test_ranges_have_what_is_archived_and_nothing_of_a_gap(archived: tuple[Broker, str]) -> None:
+    _, path = archived
+    part = open_archive(path).topic("orders").partitions[0]
+    end = part.end_offset
+    assert with_archived([ScanRange(0, end - 2, end + 9)], {0: part}) == [ScanRange(0, 0, end + 9)]
+    assert with_archived([ScanRange(0, end + 5, end + 9)], {0: part}) == [
+        ScanRange(0, 0, end),
+        ScanRange(0, end + 5, end + 9),
+    ]
+    assert with_archived([ScanRange(1, 3, 9)], {0: part}) == [ScanRange(1, 3, 9)]
