@@ -230,7 +230,9 @@ def test_queries_see_what_consumers_see(tmp_path: Path) -> None:
         next(iter(deleted.values())).result(PATIENCE)
         excise(address, "excised", "k5")
         for number in range(12):
-            produce(address, "compacted", [Sent(values[number], b"k%d" % (number % 3))])
+            moment_ms = START_MS + 1000 * number  # each in a segment of its own
+            record = Sent(values[number], b"k%d" % (number % 3), timestamp_ms=moment_ms)
+            produce(address, "compacted", [record])
         deadline = time.monotonic() + PATIENCE
         while len(consumed(broker, "compacted")) > 4:
             assert time.monotonic() < deadline

@@ -13,7 +13,7 @@ NOW_MS = 1_700_000_000_000.0
 
 @settings(max_examples=50)
 @given(
-    st.builds(Reply, st.none() | st.binary())
+    st.builds(Reply, st.none() | st.binary(), st.none())
     | st.builds(Reply, st.none(), st.builds(Failure, st.text(), st.text()))
 )
 def test_replies_are_encoded_and_decoded(reply: Reply) -> None:

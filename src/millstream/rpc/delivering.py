@@ -50,7 +50,7 @@ class Outgoing:
 
     def __init__(self, producer: Producer, log: AnsweredLog | None) -> None:
         self._producer, self._log = producer, log
-        self._failures: list[KafkaError] = []
+        self._failures: list[tuple[KafkaError, str | None]] = []  # and the topic
 
     def record(self, answer: Answer) -> None:
         """Keep the reply for when the request is sent again."""
@@ -85,11 +85,19 @@ class Outgoing:
             raise Undelivered(f"{remaining} replies were not acknowledged")
 
     def check(self) -> None:
-        for error in self._failures:
-            if not error.retriable() and error.code() not in _OF_THE_TRANSACTION:
+        for error, topic in self._failures:
+            if self._is_refused(error, topic):
                 raise Refused(error.str())
-        if self._failures:
-            raise Undelivered(self._failures[0].str())
+        for error, topic in self._failures:
+            raise Undelivered(f"{topic}: {error.str()}")
+
+    def _is_refused(self, error: KafkaError, topic: str | None) -> bool:
+        """Whether the reply is at fault, or its topic; not the server, or its own topic."""
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            return True
+        if error.retriable() or error.code() in _OF_THE_TRANSACTION:
+            return False
+        return self._log is None or topic != self._log.topic
 
     def _produce(self, topic: str, **record: Any) -> None:
         while True:
@@ -101,13 +109,14 @@ class Outgoing:
             except (ValueError, TypeError) as error:
                 raise Refused(str(error)) from error
             except KafkaException as error:
-                if error.args[0].code() in _OF_THE_TRANSACTION:
-                    raise Undelivered(error.args[0].str()) from error
-                raise Refused(error.args[0].str()) from error
+                reason: KafkaError = error.args[0]
+                if self._is_refused(reason, topic):
+                    raise Refused(reason.str()) from error
+                raise Undelivered(f"{topic}: {reason.str()}") from error
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self._failures.append(error)
+            self._failures.append((error, message.topic()))
 
 
 # Failures of other records, or of the server itself, not of the record in question.

@@ -20,6 +20,16 @@ BATCH = 100
 SESSION_TIMEOUT_MS = 10_000
 
 
+def records_of(messages: Sequence[Message]) -> list[Message]:
+    """The records among messages. Raises `KafkaException` if there are none, and an error that does
+    not pass by itself, such as a missing right."""
+    found = [it for it in messages if it.error() is None]
+    for it in messages:
+        if not found and not it.error().retriable():
+            raise KafkaException(it.error())
+    return found
+
+
 class GroupIntake:
     """Requests as a member of a consumer group. Offsets are stored and committed in the background,
     or by a transaction of the server, then with `transactional`."""
@@ -56,9 +66,9 @@ class GroupIntake:
         first = self._consumer.poll(POLL_SECONDS)
         if first is None:
             return []
-        found = [first, *self._consumer.consume(BATCH, 0)]
+        found = records_of([first, *self._consumer.consume(BATCH, 0)])
         # A rebalance may have come between the two: the others' requests are not answered here.
-        return [it for it in found if it.error() is None and it.partition() in self._assigned]
+        return [it for it in found if it.partition() in self._assigned]
 
     def to_learn(self, messages: Sequence[Message]) -> set[int]:
         """The partitions of which it is not known what others have answered."""
@@ -116,7 +126,7 @@ class ShareIntake:
         self._consumer.subscribe([topic])
 
     def poll(self) -> list[Message]:
-        return [it for it in self._consumer.poll(POLL_SECONDS) if it.error() is None]
+        return records_of(self._consumer.poll(POLL_SECONDS))
 
     def to_learn(self, messages: Sequence[Message]) -> set[int]:
         """All: others answer requests of the same partitions meanwhile."""
