@@ -50,7 +50,7 @@ def _values(it: Any) -> tuple[Any, ...]:
 def _eq(self: Any, other: object) -> bool:
     if type(other) is not type(self):
         return NotImplemented
-    return _values(self) == _values(other)
+    return bool(_values(self) == _values(other))
 
 
 def _hash(self: Any) -> int:
