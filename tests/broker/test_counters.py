@@ -82,13 +82,15 @@ def test_errors_are_found_at_any_depth() -> None:
 
 def test_failures_count_for_their_topic_and_for_all() -> None:
     counters = Counters()
-    counters.produce_failed("a", ErrorCode.MESSAGE_TOO_LARGE, 100)
+    counters.produce_failed("a", ErrorCode.MESSAGE_TOO_LARGE, 100)  # refused, but not failed
+    counters.produce_failed("a", ErrorCode.INVALID_RECORD)
     counters.produce_failed(None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 50)
     counters.fetch_failed("a", ErrorCode.OFFSET_OUT_OF_RANGE)  # expected: only an error
     assert counters.errors["fetch", ErrorCode.OFFSET_OUT_OF_RANGE] == 1
     counters.fetch_failed("a", ErrorCode.CORRUPT_MESSAGE)
     assert counters.topics["a"].failed_produces == counters.topics["a"].failed_fetches == 1
-    assert counters.all_topics.failed_produces == 2
+    assert counters.all_topics.failed_produces == 1
+    assert counters.all_topics.refused_appends == counters.topics["a"].refused_appends == 2
     assert counters.all_topics.rejected_bytes == counters.topics["a"].rejected_bytes == 100
     counters.topic_is_gone("a")
     assert not counters.topics

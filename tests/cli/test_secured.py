@@ -82,7 +82,7 @@ CASES = [
         "the user needs",
         "",
     ),
-    Case("query 'select_*_from_t'", ("READ topic t",), "no right on it", ""),
+    Case("query 'select_*_from_t'", ("READ topic t",), "the user needs", "one"),
     Case(
         "excise --topic people --key alice --yes",
         ("READ topic people", "ALTER_CONFIGS topic people", "ALL topic __excision*"),

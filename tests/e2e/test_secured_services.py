@@ -140,7 +140,8 @@ def world(
     running = start_secured(request.param, directory, [*CASES, *users], settings)
     try:
         topics = [NewTopic(name, 1) for name in ("calls", "calls-replies", "t")]
-        for future in admin_of(running).create_topics(topics).values():
+        admin = admin_of(running)
+        for future in admin.create_topics(topics).values():
             future.result(PATIENCE_SECONDS)
         world = World(running, directory)
         post(world, ADMIN)

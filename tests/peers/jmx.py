@@ -49,7 +49,7 @@ def jvm_options(port: int) -> list[str]:
 def read_jmx(tools: ToolRunner, port: int) -> list[JmxSample]:
     """All of kafka's metrics that have one of the attributes."""
     url = f"service:jmx:rmi:///jndi/rmi://127.0.0.1:{port}/jmxrmi"
-    options = ("--one-time", "--report-format", "properties", "--attributes", ",".join(ATTRIBUTES))
+    options = ("--one-time", "--report-format", "properties")
     result = tools.check("JmxTool", "--jmx-url", url, *options)
     return list(_samples(result.lines))
 
@@ -58,6 +58,8 @@ def _samples(lines: list[str]) -> Iterator[JmxSample]:
     for line in lines:
         match = _LINE.match(line)
         if match is None or not match["domain"].startswith("kafka."):
+            continue
+        if match["attribute"] not in ATTRIBUTES:
             continue
         try:
             value = float(match["value"])

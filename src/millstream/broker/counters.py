@@ -47,6 +47,18 @@ EXPECTED_OF_FETCH = frozenset(
     }
 )
 
+# Errors of appends that are no failed produce requests in Kafka.
+EXPECTED_OF_PRODUCE = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+
 _NONE = ErrorCode.NONE
 _CODES = {int(code): code for code in ErrorCode}
 
@@ -177,9 +189,10 @@ def error_codes(fields: Any) -> list[ErrorCode]:
 class TopicFailures:
     """Requests of clients for one topic that failed."""
 
-    __slots__ = ("failed_fetches", "failed_produces", "rejected_bytes")
+    __slots__ = ("failed_fetches", "failed_produces", "refused_appends", "rejected_bytes")
 
     def __init__(self) -> None:
+        self.refused_appends = 0  # for whatever reason
         self.failed_produces = 0
         self.failed_fetches = 0
         self.rejected_bytes = 0
@@ -219,7 +232,8 @@ class Counters:
         """An append was refused; of no topic if there is no such partition."""
         self.errors["produce", code] += 1
         for failures in self._of(topic):
-            failures.failed_produces += 1
+            failures.refused_appends += topic is not None
+            failures.failed_produces += code not in EXPECTED_OF_PRODUCE
             if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
                 failures.rejected_bytes += rejected_bytes
 

@@ -36,6 +36,7 @@ def test_fetches_of_consumers_and_followers_are_one_api_with_two_times() -> None
         times.note(seconds, seconds, 0.0, 1)
     found = Metrics("".join(render(requests.families(counters, now=0.0))))
     assert found.value(f"{NETWORK}_requests_total", request="Fetch", version=17) == 7
+    assert found.value(f"{NETWORK}_requests_total", request="FetchConsumer", version=17) == 3
     assert found.value(f"{NETWORK}_totaltimems_count", request="FetchConsumer") == 3
     assert found.value(f"{NETWORK}_totaltimems_count", request="FetchFollower") == 4
     assert found.value(f"{NETWORK}_totaltimems_count", request="Fetch") == 7

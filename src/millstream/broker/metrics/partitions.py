@@ -178,7 +178,6 @@ class PartitionMetrics:
             ("messagesin", "Records appended here", "records_in"),
             ("bytesin", "Bytes appended here", "bytes_in"),
             ("bytesout", "Bytes of records sent to clients", "bytes_out"),
-            ("totalproducerequests", "Appends to partitions", "appends"),
             ("totalfetchrequests", "Reads of partitions by clients", "fetches"),
         )
         for name, help, field in described:
@@ -188,8 +187,13 @@ class PartitionMetrics:
                 _per_topic(survey.all_topics, survey.topics.items(), field),
             )
         failures = self._counters
+        yield counter(
+            "kafka_server_brokertopicmetrics_totalproducerequests_total",
+            "Appends to partitions, also those that were refused; without a topic: of all topics.",
+            self._appends(survey),
+        )
         for name, help, field in (
-            ("failedproducerequests", "Appends that were refused", "failed_produces"),
+            ("failedproducerequests", "Appends that failed", "failed_produces"),
             ("failedfetchrequests", "Reads that failed", "failed_fetches"),
             ("bytesrejected", "Bytes refused because they are too large", "rejected_bytes"),
         ):
@@ -198,6 +202,13 @@ class PartitionMetrics:
                 f"{help}; without a topic: of all topics.",
                 _per_topic(failures.all_topics, list(failures.topics.items()), field),
             )
+
+    def _appends(self, survey: Survey) -> Iterator[Sample]:
+        refused = self._counters.topics
+        yield "", survey.all_topics.appends + self._counters.all_topics.refused_appends
+        for name, traffic in survey.topics.items():
+            more = refused[name].refused_appends if name in refused else 0
+            yield f'{{topic="{escape(name)}"}}', traffic.appends + more
 
     def _replica_families(self, survey: Survey) -> Iterator[Family]:
         prefix = "kafka_server_replicamanager"
@@ -255,7 +266,8 @@ def _row(partition: Partition, image: ClusterImage, services: Services) -> Row:
     missing = at_least = 0
     if known is not None and is_led:
         missing = len(known.replicas) - len(known.isr)
-        at_least = len(known.isr) - log.config.min_insync_replicas
+        needed = min(log.config.min_insync_replicas, len(known.replicas))
+        at_least = len(known.isr) - needed
     return Row(
         labels=labels(topic=partition.topic, partition=partition.index),
         topic=partition.topic,
@@ -268,7 +280,7 @@ def _row(partition: Partition, image: ClusterImage, services: Services) -> Row:
         stable_lag=partition.high_watermark - partition.last_stable_offset,
         under_replicated=missing > 0,
         under_min_isr=is_led and at_least < 0,
-        at_min_isr=is_led and at_least == 0 and known is not None and len(known.replicas) > 1,
+        at_min_isr=is_led and at_least == 0 and known is not None,
         is_offline=log.directory.failure is not None,
     )
 

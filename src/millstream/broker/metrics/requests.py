@@ -26,6 +26,7 @@ from millstream.metrics.exposition import (
 
 MS = 1000.0
 PROCESSOR = "0"  # there is one event loop
+_KINDS_OF_FETCH = {FETCH: "FetchConsumer", FOLLOWER_FETCH: "FetchFollower"}
 SOFTWARE_MAX = 100  # names and versions of clients' software that are shown
 
 
@@ -39,8 +40,10 @@ def families(counters: Counters, now: float) -> Iterator[Family]:
     prefix = "kafka_network_requestmetrics"
     meters = list(counters.meters.values())
     requests: Counter[tuple[str, int]] = Counter()
-    for meter in meters:
+    for (name, _), meter in counters.meters.items():
         requests[request_name(meter.api), meter.version] += meter.count
+        if name in _KINDS_OF_FETCH:  # besides, as in Kafka
+            requests[_KINDS_OF_FETCH[name], meter.version] += meter.count
     yield counter(
         f"{prefix}_requests_total",
         "Requests by API and version.",
@@ -97,12 +100,7 @@ def _timed(counters: Counters) -> list[tuple[str, str, ApiTimes]]:
     if FETCH in counters.times or FOLLOWER_FETCH in counters.times:
         found.append(("Fetch", ALL_FETCHES, counters.all_fetches))
     for name, times in list(counters.times.items()):
-        if name == FETCH:
-            found.append(("FetchConsumer", name, times))
-        elif name == FOLLOWER_FETCH:
-            found.append(("FetchFollower", name, times))
-        else:
-            found.append((request_name(name), name, times))
+        found.append((_KINDS_OF_FETCH.get(name) or request_name(name), name, times))
     return found
 
 
