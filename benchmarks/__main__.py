@@ -58,6 +58,7 @@ EXTRA = (
     "metrics",
     "authorization",
     "quotas",
+    "bridges",
     "query",
     "console",
     "console_pages",

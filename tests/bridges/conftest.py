@@ -7,19 +7,25 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from millstream.bridges.config import parse_config
 from millstream.bridges.running import Bridge
-from millstream.testing.pytest_plugin import SharedBroker
 
 PATIENCE_SECONDS = 120.0
 
 
+class Cluster(Protocol):
+    """Millstream or Apache Kafka."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+
 @contextmanager
-def bridge_to(millstream: SharedBroker, **tables: Any) -> Iterator[Bridge]:
+def bridge_to(millstream: Cluster, **tables: Any) -> Iterator[Bridge]:
     with Bridge(parse_config({"broker": millstream.bootstrap_servers, **tables})) as running:
         yield running
 
@@ -47,7 +53,7 @@ def wait_for(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def read_records(millstream: SharedBroker, topic: str, count: int) -> list[Any]:
+def read_records(millstream: Cluster, topic: str, count: int) -> list[Any]:
     """The first records of partition 0, when that many are there."""
     consumer = Consumer(
         {"bootstrap.servers": millstream.bootstrap_servers, "group.id": "unused", "log_level": 0}
@@ -59,4 +65,30 @@ def read_records(millstream: SharedBroker, topic: str, count: int) -> list[Any]:
         found += [it for it in consumer.consume(count, 0.5) if it.error() is None]
     consumer.close()
     assert len(found) >= count, f"{topic} has {len(found)} records, not {count}"
+    return found
+
+
+def read_all(millstream: Cluster, topic: str) -> list[Any]:
+    """The records of all partitions up to their ends now."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": millstream.bootstrap_servers,
+            "group.id": "unused",
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+    )
+    partitions = consumer.list_topics(topic, PATIENCE_SECONDS).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, it, OFFSET_BEGINNING) for it in partitions])
+    found: list[Any] = []
+    ended: set[int] = set()
+    until = time.monotonic() + PATIENCE_SECONDS
+    while len(ended) < len(partitions):
+        assert time.monotonic() < until, f"{topic} cannot be read to its end"
+        for each in consumer.consume(1000, 0.2):
+            if each.error() is None:
+                found.append(each)
+            elif each.error().code() == KafkaError._PARTITION_EOF:
+                ended.add(each.partition())
+    consumer.close()
     return found

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millstream.bridges.config import load_config, parse_config
+from millstream.bridges.config import CurveConfig, load_config, parse_config
 from millstream.errors import ConfigError
 
 SECRET = "whsec_" + "c2VjcmV0" * 5
@@ -44,6 +44,8 @@ def test_file_becomes_a_bridge_and_shows_no_secret(tmp_path: Path, monkeypatch: 
 HTTP = {"listen": "127.0.0.1:0"}
 HOOK = {"topic": "t", "secrets": [SECRET]}
 PULL = {"type": "pull", "topic": "t", "bind": ["tcp://127.0.0.1:*"]}
+KEY = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
+CURVE = PULL | {"curve_secret": KEY}
 OUT = {"topics": ["t"], "url": "https://a.example/", "secrets": [SECRET]}
 
 
@@ -91,11 +93,36 @@ OUT = {"topics": ["t"], "url": "https://a.example/", "secrets": [SECRET]}
         ({"zeromq": {"in": {"a": PULL | {"shared": 1}}}}, "shared must be true or false"),
         ({"zeromq": {"in": {"a": PULL | {"hwm": 0}}}}, "hwm must be a number, 1 to"),
         ({"zeromq": {"out": {"a": PULL}}}, "must be one of pub, push"),
+        ({"zeromq": {"in": {"a": PULL | {"curve_server": KEY}}}}, "curve_secret must be given"),
+        ({"zeromq": {"in": {"a": PULL | {"curve_secret": "short"}}}}, "40 characters of Z85"),
+        ({"zeromq": {"in": {"a": PULL | {"curve_secret": KEY}}}}, "give curve_server"),
+        (
+            {"zeromq": {"in": {"a": CURVE | {"curve_server": KEY, "curve_clients": [KEY]}}}},
+            "give curve_server, the public key of the other end, or curve_clients",
+        ),
+        ({"zeromq": {"in": {"a": CURVE | {"curve_clients": ["x"]}}}}, "curve_clients: a key is"),
     ],
 )
 def test_mistake_is_named(given: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         parse_config({"broker": "127.0.0.1:9092", **given})
+
+
+def test_keys_of_curve_are_those_of_a_server_or_of_a_client() -> None:
+    other = KEY.replace("Y", "Z")
+    given = {
+        "server": CURVE | {"curve_clients": [other]},
+        "open": CURVE | {"curve_clients": ["*"]},
+        "client": CURVE | {"curve_server": other},
+        "none": PULL,
+    }
+    config = parse_config({"broker": "127.0.0.1:9092", "zeromq": {"in": given}})
+    found = [it.curve for it in config.zeromq_in]
+    own, their = KEY.encode(), other.encode()
+    assert found == [
+        CurveConfig(own, None, (their,)), CurveConfig(own), CurveConfig(own, their), None,
+    ]  # fmt: skip
+    assert KEY not in repr(config)
 
 
 def test_file_that_is_not_toml_is_named(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ def test_counts_are_summed_by_labels_and_rendered() -> None:
     counts = Counts()
     counts.add("http_requests", route="/a", status="200")
     counts.add("http_requests", 2, route="/a", status="404")
-    counts.add("records_in", 5, topic="t")
+    counts.add("records_in", 4, topic="t")
+    counts.series("records_in", topic="t")()
     assert counts.of("http_requests") == 3
     assert counts.of("http_requests", status="404") == 2
+    assert counts.of("records_in", topic="t") == 5
     assert counts.of("records_out") == 0
     text = "".join(render(counts.families()))
     assert 'millstream_bridge_http_requests_total{route="/a",status="404"} 2' in text

@@ -40,7 +40,7 @@ def test_failure_of_a_part_is_seen(millstream: SharedBroker) -> None:
     with bridge_to(millstream, statsd=tables) as bridge:
         (receiver,) = bridge.receivers
         assert bridge.problems() == []
-        receiver._read_some = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+        receiver._take_some = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
         wait_for(bridge.problems)
         assert bridge.problems() == ["statsd app: ZeroDivisionError: division by zero"]
 

@@ -6,7 +6,7 @@ import random
 
 from millstream.admin.outgoing import Outgoing
 from millstream.bridges.counts import Counts
-from millstream.bridges.sending import Sender
+from millstream.bridges.sending import Sender, status_of
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.bridges.conftest import read_records
 
@@ -32,6 +32,32 @@ def test_record_that_the_cluster_refuses_has_its_reason(millstream: SharedBroker
     (large,) = sender.send_and_wait(millstream.unique_topic(), [Outgoing(large_value)])
     sender.close()
     assert large.status == 413
+
+
+def test_many_records_of_a_stream_are_each_delivered(millstream: SharedBroker) -> None:
+    topic, found = millstream.unique_topic(), []
+    sender = Sender(millstream.client_settings(), Counts())
+    records = [Outgoing(b"%d" % it, b"k", [("n", b"%d" % it)], 0) for it in range(100)]
+    sender.send_many(topic, records, lambda *it: found.append(it[:2]))
+    sender.close()
+    assert found == [(it, None) for it in records]
+    assert [it.headers() for it in read_records(millstream, topic, 100)][99] == [("n", b"99")]
+
+
+def test_record_of_a_stream_that_the_producer_refuses_has_its_error(
+    millstream: SharedBroker,
+) -> None:
+    settings = millstream.client_settings() | {"message.max.bytes": "1000"}
+    topic, found = millstream.unique_topic(), []
+    sender = Sender(settings, Counts())
+    records = [Outgoing(b"x" * 2000, partition=0), Outgoing(b"y", partition=0)]
+    sender.send_many(topic, records, lambda record, error, _: found.append((record, error)))
+    sender.close()
+    assert [(it.value, error is None) for it, error in found] == [
+        (b"x" * 2000, False),
+        (b"y", True),
+    ]
+    assert status_of(found[0][1]) == 413
 
 
 def test_record_that_the_client_cannot_take_is_refused(millstream: SharedBroker) -> None:

@@ -26,6 +26,8 @@ DEBEZIUM_VERSION = "3.6.1.Final"
 OPENSEARCH_VERSION = "2.19.6"  # the last one for Java 17
 TRINO_VERSION = "435"  # the last one for Java 17
 LUCENE_VERSION = "9.11.1"  # 10 needs Java 21
+DOGSTATSD_VERSION = "4.4.4"
+JEROMQ_VERSION = "0.6.0"
 
 # Group, artifact, version, and the classifier of jars that have one.
 _BUNDLES: dict[str, list[tuple[str, ...]]] = {
@@ -73,6 +75,10 @@ _BUNDLES: dict[str, list[tuple[str, ...]]] = {
         ("org.apache.lucene", "lucene-queryparser", LUCENE_VERSION),
         ("com.fasterxml.jackson.core", "jackson-databind", "2.17.2"),
     ],
+    "senders": [
+        ("com.datadoghq", "java-dogstatsd-client", DOGSTATSD_VERSION),
+        ("org.zeromq", "jeromq", JEROMQ_VERSION),
+    ],
 }
 _SOURCES = {  # of the others: java
     "kafka-streams": "java/streams",
@@ -80,6 +86,7 @@ _SOURCES = {  # of the others: java
     "opensearch": "java/opensearch",
     "trino": "java/trino",
     "lucene": "java/lucene",
+    "senders": "java/senders",
 }
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion>

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tools.pictures import (
     archive,
     backlog,
+    bridges,
     clocks,
     derived,
     excision,
@@ -27,6 +28,7 @@ PICTURES = {
     "backlog": backlog.draw,
     "archive": archive.draw,
     "excision": excision.draw,
+    "bridges": bridges.draw,
 }
 
 

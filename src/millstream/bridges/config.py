@@ -48,6 +48,8 @@
     type = "pub"                            # or "push"
     bind = ["tcp://10.0.0.5:5556"]
     topic = "trades"
+    curve_secret = { file = "trades.key" }  # encrypted: the secret key of this socket,
+    curve_clients = ["Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"]   # and who may connect
 
 An unknown name is an error that suggests the nearest.
 """
@@ -55,17 +57,30 @@ An unknown name is an error that suggests the nearest.
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from millstream.bridges.http.signatures import VERIFIERS, key_of
+from millstream.bridges.values import (
+    NAME,
+    flag_of,
+    interface_of,
+    number_of,
+    one_of,
+    refuse_unknown,
+    secret_of,
+    table_of,
+    tables_of,
+    text_of,
+    texts_of,
+    topic_of,
+    udp_of,
+)
 from millstream.client.security import read_connection
 from millstream.errors import ConfigError
 from millstream.metrics.threaded import parse_address
@@ -74,13 +89,14 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 BODY_BYTES_MAX = 8 * 1024 * 1024
 STREAMS_MAX = 32
+STATSD_BUFFER_BYTES = 32 * 1024 * 1024
 FORMATS = ("value", "cloudevents")
-_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}")
-_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TOP = (
     "name", "broker", "client_config", "metrics", "publish_status", "http", "hooks", "webhooks",
     "statsd", "mold", "zeromq",
 )  # fmt: skip
+_CURVE = ("curve_secret", "curve_server", "curve_clients")
+_Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 _TRANSPORT = re.compile(r"tcp://.+:([0-9]{1,5}|\*)|ipc://.+")
 
 
@@ -138,7 +154,7 @@ class StatsdConfig:
     listen: str
     topic: str
     interval_seconds: float = 10.0
-    buffer_bytes: int = 4 * 1024 * 1024
+    buffer_bytes: int = STATSD_BUFFER_BYTES
 
 
 @dataclass(frozen=True)
@@ -150,6 +166,7 @@ class MoldInConfig:
     topic: str
     request: str | None = None
     interface: str = "0.0.0.0"
+    skip_empty: bool = False
 
 
 @dataclass(frozen=True)
@@ -168,6 +185,16 @@ class MoldOutConfig:
 
 
 @dataclass(frozen=True)
+class CurveConfig:
+    """Encryption of a ZeroMQ socket. With the key of a server it is a client, otherwise a server.
+    Keys are 40 characters of Z85."""
+
+    secret: bytes = field(repr=False)
+    server: bytes | None = None
+    clients: tuple[bytes, ...] | None = None  # None: all that know the server's key
+
+
+@dataclass(frozen=True)
 class ZeromqInConfig:
     """A SUB or PULL socket whose messages go to a topic."""
 
@@ -181,6 +208,7 @@ class ZeromqInConfig:
     partition: int = 0
     hwm: int = 1_000
     message_bytes_max: int = 1024 * 1024
+    curve: CurveConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -195,6 +223,7 @@ class ZeromqOutConfig:
     numbered: bool = True
     start: str = "latest"
     hwm: int = 1_000
+    curve: CurveConfig | None = None
 
     @property
     def group(self) -> str:
@@ -235,31 +264,31 @@ def load_config(path: Path, broker: str | None = None) -> BridgeConfig:
 
 def parse_config(given: Mapping[str, Any], directory: Path = Path()) -> BridgeConfig:
     """The bridge that a parsed file declares; paths in it are relative to `directory`."""
-    _refuse_unknown(given, _TOP, "bridge")
+    refuse_unknown(given, _TOP, "bridge")
     kafka, broker = _connection(given, directory)
-    name = _text(given, "name", "bridge", default="bridge")
-    if not _NAME.fullmatch(name):
+    name = text_of(given, "name", "bridge", default="bridge")
+    if not NAME.fullmatch(name):
         raise ConfigError(f"bridge: name is {name!r}; use letters, digits, '.', '_' and '-'")
-    mold = _table(given.get("mold", {}), "[mold]")
-    _refuse_unknown(mold, ("in", "out"), "[mold]")
-    zeromq = _table(given.get("zeromq", {}), "[zeromq]")
-    _refuse_unknown(zeromq, ("in", "out"), "[zeromq]")
+    mold = table_of(given.get("mold", {}), "[mold]")
+    refuse_unknown(mold, ("in", "out"), "[mold]")
+    zeromq = table_of(given.get("zeromq", {}), "[zeromq]")
+    refuse_unknown(zeromq, ("in", "out"), "[zeromq]")
     metrics = given.get("metrics")
     if metrics is not None:
-        parse_address(_text(given, "metrics", "bridge"))
+        parse_address(text_of(given, "metrics", "bridge"))
     found = BridgeConfig(
         name=name,
         broker=broker,
         kafka=kafka,
         metrics=metrics,
-        publish_status=_flag(given, "publish_status", "bridge", default=True),
+        publish_status=flag_of(given, "publish_status", "bridge", default=True),
         http=_http(given, directory),
-        webhooks=tuple(_webhook(*it, directory) for it in _tables(given, "webhooks")),
-        statsd=tuple(_statsd(*it) for it in _tables(given, "statsd")),
-        mold_in=tuple(_mold_in(*it) for it in _tables(mold, "in", "mold.")),
-        mold_out=tuple(_mold_out(*it) for it in _tables(mold, "out", "mold.")),
-        zeromq_in=tuple(_zeromq_in(*it) for it in _tables(zeromq, "in", "zeromq.")),
-        zeromq_out=tuple(_zeromq_out(*it) for it in _tables(zeromq, "out", "zeromq.")),
+        webhooks=tuple(_webhook(*it, directory) for it in tables_of(given, "webhooks")),
+        statsd=tuple(_statsd(*it) for it in tables_of(given, "statsd")),
+        mold_in=tuple(_mold_in(*it) for it in tables_of(mold, "in", "mold.")),
+        mold_out=tuple(_mold_out(*it) for it in tables_of(mold, "out", "mold.")),
+        zeromq_in=tuple(_zeromq_in(*it, directory) for it in tables_of(zeromq, "in", "zeromq.")),
+        zeromq_out=tuple(_zeromq_out(*it, directory) for it in tables_of(zeromq, "out", "zeromq.")),
     )
     parts = (
         found.webhooks, found.statsd, found.mold_in, found.mold_out, found.zeromq_in,
@@ -277,7 +306,7 @@ def _connection(given: Mapping[str, Any], directory: Path) -> tuple[dict[str, st
     kafka: dict[str, str] = {}
     broker = given.get("broker")
     if "client_config" in given:
-        file = directory / Path(_text(given, "client_config", "bridge")).expanduser()
+        file = directory / Path(text_of(given, "client_config", "bridge")).expanduser()
         kafka, servers = read_connection(file)
         broker = broker or servers
     if not isinstance(broker, str) or not broker:
@@ -286,7 +315,7 @@ def _connection(given: Mapping[str, Any], directory: Path) -> tuple[dict[str, st
 
 
 def _http(given: Mapping[str, Any], directory: Path) -> HttpConfig | None:
-    hooks = {name: _hook(name, it, directory) for name, it in _tables(given, "hooks")}
+    hooks = {name: _hook(name, it, directory) for name, it in tables_of(given, "hooks")}
     table = given.get("http")
     if table is None:
         if hooks:
@@ -294,19 +323,19 @@ def _http(given: Mapping[str, Any], directory: Path) -> HttpConfig | None:
         return None
     where = "[http]"
     known = ("listen", "produce", "read", "token", "origins", "body_bytes_max", "streams_max")
-    table = _table(table, where)
-    _refuse_unknown(table, known, where)
-    listen = _text(table, "listen", where)
+    table = table_of(table, where)
+    refuse_unknown(table, known, where)
+    listen = text_of(table, "listen", where)
     host, _ = parse_address(listen)
-    token = _secret(table["token"], f"{where}: token", directory) if "token" in table else None
+    token = secret_of(table["token"], f"{where}: token", directory) if "token" in table else None
     found = HttpConfig(
         listen=listen,
-        produce=_texts(table, "produce", where),
-        read=_texts(table, "read", where),
+        produce=texts_of(table, "produce", where),
+        read=texts_of(table, "read", where),
         token=token,
-        origins=_texts(table, "origins", where),
-        body_bytes_max=int(_number(table, "body_bytes_max", where, BODY_BYTES_MAX, 1)),
-        streams_max=int(_number(table, "streams_max", where, STREAMS_MAX, 0)),
+        origins=texts_of(table, "origins", where),
+        body_bytes_max=int(number_of(table, "body_bytes_max", where, BODY_BYTES_MAX, 1)),
+        streams_max=int(number_of(table, "streams_max", where, STREAMS_MAX, 0)),
         hooks=hooks,
     )
     if token is None and (found.produce or found.read) and not _is_loopback(host):
@@ -323,11 +352,11 @@ def _is_loopback(host: str) -> bool:
 
 def _hook(name: str, table: Mapping[str, Any], directory: Path) -> HookConfig:
     where = f"[hooks.{name}]"
-    _refuse_unknown(table, ("topic", "signature", "secrets", "headers"), where)
-    kind = _one_of(table, "signature", where, tuple(VERIFIERS), "standard")
+    refuse_unknown(table, ("topic", "signature", "secrets", "headers"), where)
+    kind = one_of(table, "signature", where, tuple(VERIFIERS), "standard")
     keys = _keys(table, where, directory, kind)
-    headers = tuple(it.lower() for it in _texts(table, "headers", where))
-    return HookConfig(_topic(table, where), kind, keys, headers)
+    headers = tuple(it.lower() for it in texts_of(table, "headers", where))
+    return HookConfig(topic_of(table, where), kind, keys, headers)
 
 
 def _webhook(name: str, table: Mapping[str, Any], directory: Path) -> WebhookConfig:
@@ -336,8 +365,8 @@ def _webhook(name: str, table: Mapping[str, Any], directory: Path) -> WebhookCon
         "topics", "url", "secrets", "allow", "format", "timeout_seconds", "parallel", "attempts",
         "backoff_seconds", "dead_letters", "start",
     )  # fmt: skip
-    _refuse_unknown(table, known, where)
-    topics = _texts(table, "topics", where)
+    refuse_unknown(table, known, where)
+    topics = texts_of(table, "topics", where)
     if not topics:
         raise ConfigError(f"{where}: topics must name at least one topic")
     return WebhookConfig(
@@ -346,18 +375,18 @@ def _webhook(name: str, table: Mapping[str, Any], directory: Path) -> WebhookCon
         url=_url(table, where),
         keys=_keys(table, where, directory, "standard"),
         allow=_networks(table, where),
-        format=_one_of(table, "format", where, FORMATS, "value"),
-        timeout_seconds=_number(table, "timeout_seconds", where, 15.0, 0.1, 25.0),
-        parallel=int(_number(table, "parallel", where, 4, 1, 64)),
-        attempts=int(_number(table, "attempts", where, 10, 2, 10)),
-        backoff_seconds=_number(table, "backoff_seconds", where, 300.0, 0, 86_400),
-        dead_letters=_text(table, "dead_letters", where, default=f"dlq.webhooks.{name}"),
-        start=_one_of(table, "start", where, ("earliest", "latest"), "latest"),
+        format=one_of(table, "format", where, FORMATS, "value"),
+        timeout_seconds=number_of(table, "timeout_seconds", where, 15.0, 0.1, 25.0),
+        parallel=int(number_of(table, "parallel", where, 4, 1, 64)),
+        attempts=int(number_of(table, "attempts", where, 10, 2, 10)),
+        backoff_seconds=number_of(table, "backoff_seconds", where, 300.0, 0, 86_400),
+        dead_letters=text_of(table, "dead_letters", where, default=f"dlq.webhooks.{name}"),
+        start=one_of(table, "start", where, ("earliest", "latest"), "latest"),
     )
 
 
 def _url(table: Mapping[str, Any], where: str) -> str:
-    url = _text(table, "url", where)
+    url = text_of(table, "url", where)
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
         raise ConfigError(f"{where}: url must be https://HOST/PATH, without a user")
@@ -368,68 +397,74 @@ def _url(table: Mapping[str, Any], where: str) -> str:
 
 def _networks(table: Mapping[str, Any], where: str) -> tuple[Network, ...]:
     try:
-        return tuple(ipaddress.ip_network(it) for it in _texts(table, "allow", where))
+        return tuple(ipaddress.ip_network(it) for it in texts_of(table, "allow", where))
     except ValueError as error:
         raise ConfigError(f"{where}: allow: {error}") from None
 
 
 def _statsd(name: str, table: Mapping[str, Any]) -> StatsdConfig:
     where = f"[statsd.{name}]"
-    _refuse_unknown(table, ("listen", "topic", "interval_seconds", "buffer_bytes"), where)
-    listen = _text(table, "listen", where)
+    refuse_unknown(table, ("listen", "topic", "interval_seconds", "buffer_bytes"), where)
+    listen = text_of(table, "listen", where)
     parse_address(listen)
     return StatsdConfig(
         name,
         listen,
-        _topic(table, where),
-        _number(table, "interval_seconds", where, 10.0, 0, 3600),
-        int(_number(table, "buffer_bytes", where, 4 * 1024 * 1024, 4096)),
+        topic_of(table, where),
+        number_of(table, "interval_seconds", where, 10.0, 0, 3600),
+        int(number_of(table, "buffer_bytes", where, STATSD_BUFFER_BYTES, 4096)),
     )
 
 
 def _mold_in(name: str, table: Mapping[str, Any]) -> MoldInConfig:
     where = f"[mold.in.{name}]"
-    _refuse_unknown(table, ("listen", "topic", "request", "interface"), where)
-    request = _udp(table, "request", where) if "request" in table else None
+    refuse_unknown(table, ("listen", "topic", "request", "interface", "skip_empty"), where)
+    request = udp_of(table, "request", where) if "request" in table else None
     return MoldInConfig(
-        name, _udp(table, "listen", where), _topic(table, where), request, _interface(table, where)
+        name,
+        udp_of(table, "listen", where),
+        topic_of(table, where),
+        request,
+        interface_of(table, where),
+        flag_of(table, "skip_empty", where, default=False),
     )
 
 
 def _mold_out(name: str, table: Mapping[str, Any]) -> MoldOutConfig:
     where = f"[mold.out.{name}]"
     known = ("topic", "to", "requests", "interface", "partition", "session", "start", "ttl")
-    _refuse_unknown(table, known, where)
+    refuse_unknown(table, known, where)
     return MoldOutConfig(
         name,
-        _topic(table, where),
-        _udp(table, "to", where),
-        _udp(table, "requests", where) if "requests" in table else None,
-        _interface(table, where),
-        int(_number(table, "partition", where, 0, 0)),
-        _text(table, "session", where, default=name),
-        _one_of(table, "start", where, ("earliest", "latest"), "latest"),
-        int(_number(table, "ttl", where, 1, 0, 255)),
+        topic_of(table, where),
+        udp_of(table, "to", where),
+        udp_of(table, "requests", where) if "requests" in table else None,
+        interface_of(table, where),
+        int(number_of(table, "partition", where, 0, 0)),
+        text_of(table, "session", where, default=name),
+        one_of(table, "start", where, ("earliest", "latest"), "latest"),
+        int(number_of(table, "ttl", where, 1, 0, 255)),
     )
 
 
-def _zeromq_in(name: str, table: Mapping[str, Any]) -> ZeromqInConfig:
+def _zeromq_in(name: str, table: Mapping[str, Any], directory: Path) -> ZeromqInConfig:
     where = f"[zeromq.in.{name}]"
     known = (
         "type", "topic", "bind", "connect", "subscribe", "shared", "partition", "hwm",
-        "message_bytes_max",
+        "message_bytes_max", *_CURVE,
     )  # fmt: skip
-    _refuse_unknown(table, known, where)
+    refuse_unknown(table, known, where)
     found = ZeromqInConfig(
         name,
-        _one_of(table, "type", where, ("sub", "pull"), ""),
-        _topic(table, where),
+        one_of(table, "type", where, ("sub", "pull"), ""),
+        topic_of(table, where),
         *_endpoints(table, where),
-        _texts(table, "subscribe", where),
-        _flag(table, "shared", where, default=False),
-        int(_number(table, "partition", where, 0, 0)),
+        texts_of(table, "subscribe", where),
+        flag_of(table, "shared", where, default=False),
+        int(number_of(table, "partition", where, 0, 0)),
         _hwm(table, where),
-        int(_number(table, "message_bytes_max", where, 1024 * 1024, 1, 16 * 1024 * 1024)),
+        int(number_of(table, "message_bytes_max", where, 1024 * 1024, 1, 16 * 1024 * 1024)),
+        _curve(table, where, directory),
     )
     if found.type != "sub" and found.subscribe:
         raise ConfigError(f'{where}: subscribe is for type = "sub"')
@@ -438,28 +473,56 @@ def _zeromq_in(name: str, table: Mapping[str, Any]) -> ZeromqInConfig:
     return found
 
 
-def _zeromq_out(name: str, table: Mapping[str, Any]) -> ZeromqOutConfig:
+def _zeromq_out(name: str, table: Mapping[str, Any], directory: Path) -> ZeromqOutConfig:
     where = f"[zeromq.out.{name}]"
-    known = ("type", "topic", "bind", "connect", "numbered", "start", "hwm")
-    _refuse_unknown(table, known, where)
+    known = ("type", "topic", "bind", "connect", "numbered", "start", "hwm", *_CURVE)
+    refuse_unknown(table, known, where)
     return ZeromqOutConfig(
         name,
-        _one_of(table, "type", where, ("pub", "push"), ""),
-        _topic(table, where),
+        one_of(table, "type", where, ("pub", "push"), ""),
+        topic_of(table, where),
         *_endpoints(table, where),
-        _flag(table, "numbered", where, default=True),
-        _one_of(table, "start", where, ("earliest", "latest"), "latest"),
+        flag_of(table, "numbered", where, default=True),
+        one_of(table, "start", where, ("earliest", "latest"), "latest"),
         _hwm(table, where),
+        _curve(table, where, directory),
     )
+
+
+def _curve(table: Mapping[str, Any], where: str, directory: Path) -> CurveConfig | None:
+    if not any(it in table for it in _CURVE):
+        return None
+    if "curve_secret" not in table:
+        raise ConfigError(f"{where}: curve_secret must be given: the secret key of this socket")
+    given = secret_of(table["curve_secret"], f"{where}: curve_secret", directory)
+    own = _curve_key(given, f"{where}: curve_secret")
+    server, clients = table.get("curve_server"), texts_of(table, "curve_clients", where)
+    if (server is None) == (not clients):
+        raise ConfigError(
+            f"{where}: give curve_server, the public key of the other end, or curve_clients, the "
+            'public keys that may connect (["*"]: all that know the key of this socket)'
+        )
+    if server is not None:
+        return CurveConfig(own, _curve_key(server, f"{where}: curve_server"))
+    if clients == ("*",):
+        return CurveConfig(own)
+    found = tuple(_curve_key(it, f"{where}: curve_clients") for it in clients)
+    return CurveConfig(own, None, found)
+
+
+def _curve_key(given: Any, where: str) -> bytes:
+    if not isinstance(given, str) or not _Z85.fullmatch(given):
+        raise ConfigError(f"{where}: a key is 40 characters of Z85, as zmq.curve_keypair() has it")
+    return given.encode()
 
 
 def _hwm(table: Mapping[str, Any], where: str) -> int:
     """0 would be "without limit" for ZeroMQ, and is refused."""
-    return int(_number(table, "hwm", where, 1_000, 1, 1_000_000))
+    return int(number_of(table, "hwm", where, 1_000, 1, 1_000_000))
 
 
 def _endpoints(table: Mapping[str, Any], where: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    found = _texts(table, "bind", where), _texts(table, "connect", where)
+    found = texts_of(table, "bind", where), texts_of(table, "connect", where)
     if not any(found):
         raise ConfigError(f'{where}: give bind or connect, as ["tcp://HOST:PORT"]')
     for each in (*found[0], *found[1]):
@@ -468,125 +531,11 @@ def _endpoints(table: Mapping[str, Any], where: str) -> tuple[tuple[str, ...], t
     return found
 
 
-def _flag(table: Mapping[str, Any], name: str, where: str, *, default: bool) -> bool:
-    found = table.get(name, default)
-    if not isinstance(found, bool):
-        raise ConfigError(f"{where}: {name} must be true or false")
-    return found
-
-
-def _udp(table: Mapping[str, Any], name: str, where: str) -> str:
-    """HOST:PORT, where the host is an IPv4 address: groups have no names."""
-    text = _text(table, name, where)
-    host, _ = parse_address(text)
-    try:
-        ipaddress.IPv4Address(host)
-    except ValueError:
-        raise ConfigError(f"{where}: {name} is {text!r}; give an IPv4 address and a port") from None
-    return text
-
-
-def _interface(table: Mapping[str, Any], where: str) -> str:
-    found = _text(table, "interface", where, default="0.0.0.0")
-    try:
-        return str(ipaddress.IPv4Address(found))
-    except ValueError:
-        raise ConfigError(f"{where}: interface must be the IPv4 address of one") from None
-
-
 def _keys(table: Mapping[str, Any], where: str, directory: Path, kind: str) -> tuple[bytes, ...]:
     given = table.get("secrets", [])
     if not isinstance(given, list) or (not given and kind != "none"):
         raise ConfigError(f"{where}: secrets must be a list with at least one secret")
     try:
-        return tuple(key_of(kind, _secret(it, f"{where}: secrets", directory)) for it in given)
+        return tuple(key_of(kind, secret_of(it, f"{where}: secrets", directory)) for it in given)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-
-
-def _secret(given: Any, where: str, directory: Path) -> str:
-    """A string, or the content of a file or of a variable of the environment."""
-    if isinstance(given, str) and given:
-        return given
-    if isinstance(given, Mapping) and set(given) == {"file"}:
-        try:
-            return (directory / str(given["file"])).read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise ConfigError(f"{where}: {given['file']}: {error.strerror}") from None
-    if isinstance(given, Mapping) and set(given) == {"env"}:
-        found = os.environ.get(str(given["env"]))
-        if not found:
-            raise ConfigError(f"{where}: the variable {given['env']} is not set")
-        return found
-    raise ConfigError(f'{where}: give a string, {{ file = "..." }} or {{ env = "..." }}')
-
-
-def _refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> None:
-    for name in given:
-        if name not in known:
-            near = get_close_matches(name, list(known), 1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
-            raise ConfigError(f"{where}: unknown name {name!r}{hint}")
-
-
-def _table(given: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{where} must be a table")
-    return given
-
-
-def _tables(
-    given: Mapping[str, Any], kind: str, prefix: str = ""
-) -> list[tuple[str, Mapping[str, Any]]]:
-    found = []
-    for name, table in _table(given.get(kind, {}), f"[{prefix}{kind}]").items():
-        where = f"[{prefix}{kind}.{name}]"
-        if not _NAME.fullmatch(name):
-            raise ConfigError(f"{where}: use letters, digits, '.', '_' and '-' in names")
-        found.append((name, _table(table, where)))
-    return found
-
-
-def _text(table: Mapping[str, Any], name: str, where: str, default: str | None = None) -> str:
-    found = table.get(name, default)
-    if not isinstance(found, str) or not found:
-        raise ConfigError(f"{where}: {name} must be a string that is not empty")
-    return found
-
-
-def _topic(table: Mapping[str, Any], where: str) -> str:
-    found = _text(table, "topic", where)
-    if not _TOPIC.fullmatch(found):
-        raise ConfigError(f"{where}: topic is {found!r}; use letters, digits, '.', '_' and '-'")
-    return found
-
-
-def _texts(table: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
-    found = table.get(name, [])
-    if not isinstance(found, list) or not all(isinstance(it, str) and it for it in found):
-        raise ConfigError(f"{where}: {name} must be a list of strings")
-    return tuple(found)
-
-
-def _one_of(
-    table: Mapping[str, Any], name: str, where: str, known: tuple[str, ...], default: str
-) -> str:
-    found = table.get(name, default)
-    if found not in known:
-        raise ConfigError(f"{where}: {name} is {found!r}; it must be one of {', '.join(known)}")
-    return str(found)
-
-
-def _number(
-    table: Mapping[str, Any],
-    name: str,
-    where: str,
-    default: float,
-    least: float,
-    most: float = float("inf"),
-) -> float:
-    found = table.get(name, default)
-    if isinstance(found, bool) or not isinstance(found, int | float) or not least <= found <= most:
-        limit = f"at least {least:g}" if most == float("inf") else f"{least:g} to {most:g}"
-        raise ConfigError(f"{where}: {name} must be a number, {limit}")
-    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from millstream.metrics.exposition import Family, counter, labels
 
@@ -28,6 +28,7 @@ HELP = {
     "mold_requests": "Requests for messages that are missing.",
     "mold_answers": "Requests that were answered from the log.",
     "mold_lost": "Messages that were given up; gap records have their numbers.",
+    "mold_too_large": "Records that fit into no packet, and were sent as empty messages.",
     "failures": "How often a part failed and began again.",
     "zeromq_messages": "Messages received, with heartbeats.",
     "zeromq_unnumbered": "Messages of foreign senders: what was lost before them is unknown.",
@@ -52,6 +53,16 @@ class Counts:
         with self._lock:
             if series in self._values or len(self._values) < SERIES_MAX:
                 self._values[series] += amount
+
+    def series(self, name: str, **by: str) -> Callable[[], None]:
+        """Counts one each time it is called: for what is counted for each record."""
+        key = (name, tuple(sorted(by.items())))
+
+        def count() -> None:
+            with self._lock:
+                self._values[key] += 1
+
+        return count
 
     def of(self, name: str, **by: str) -> int:
         """The sum of the series that have these labels."""

@@ -65,11 +65,12 @@ class Bridge:
             self._open_zeromq(undo, sender)
         if self.config.http is not None:
             from millstream.bridges.http.app import Gateway
+            from millstream.bridges.http.hooks import last_ids
             from millstream.bridges.http.server import HttpServer
             from millstream.bridges.http.streaming import TopicStream
 
-            stream = partial(TopicStream, settings)
-            self.http = HttpServer(Gateway(self.config.http, sender, stream, self.counts))
+            stream, ids = partial(TopicStream, settings), partial(last_ids, settings)
+            self.http = HttpServer(Gateway(self.config.http, sender, stream, self.counts, ids))
             undo.callback(self.http.stop)
             self.http.start()
         for webhook in self.config.webhooks:
@@ -105,11 +106,13 @@ class Bridge:
             undo.callback(inbound.stop)
             inbound.start()
             self.zeromq_in.append(inbound)
+            self.loops += inbound.loops
         for out in self.config.zeromq_out:
             outbound = Outbound(out, settings, self.counts)
             undo.callback(outbound.stop)
             outbound.start()
             self.zeromq_out.append(outbound)
+            self.loops += outbound.loops
 
     def problems(self) -> list[str]:
         """What keeps it from being ready."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -33,6 +34,7 @@ _STATUS = {
 }
 
 Done = Callable[[Written], None]
+Delivered = Callable[[Outgoing, KafkaError | None, Any], None]
 
 
 class Sender:
@@ -85,6 +87,26 @@ class Sender:
             # What librdkafka's binding cannot take: the other records of a request are answered.
             self._report(topic, Written(status=422, error=str(error)), done)
 
+    def send_many(self, topic: str, records: Iterable[Outgoing], delivered: Delivered) -> None:
+        """Send records of one stream, whose headers are known to be right. `delivered` is called
+        with each and the error of the cluster, or None. It is faster than `send`, because nothing
+        else is done for each record."""
+        produce = self._producer.produce
+        for record in records:
+            try:
+                produce(
+                    topic,
+                    record.value,
+                    record.key,
+                    record.partition,
+                    partial(delivered, record),
+                    headers=record.headers or None,
+                )
+            except BufferError:
+                delivered(record, KafkaError(KafkaError._QUEUE_FULL), None)
+            except KafkaException as error:
+                delivered(record, error.args[0], None)
+
     def send_and_wait(self, topic: str, records: Iterable[Outgoing]) -> list[Written]:
         """Send, and return when all are acknowledged or refused."""
         sent = list(records)
@@ -121,7 +143,12 @@ class Sender:
             self._producer.poll(POLL_SECONDS)
 
 
+def status_of(error: KafkaError) -> int:
+    """The status of HTTP for an error; 503 if the record may be taken later."""
+    return _STATUS.get(error.code(), 503)
+
+
 def _written(error: KafkaError | None, message: Any) -> Written:
     if error is not None:
-        return Written(status=_STATUS.get(error.code(), 503), error=error.str())
+        return Written(status=status_of(error), error=error.str())
     return Written(message.partition(), message.offset(), message.timestamp()[1])

@@ -33,6 +33,7 @@ from millstream.errors import ConfigError, MillstreamError
 
 if TYPE_CHECKING:
     from millstream.broker.security.trial import TrialSecurity
+    from millstream.clock import Clock
 
 STOP_SECONDS_MAX = 30.0
 
@@ -44,6 +45,7 @@ class Broker:
         self.data_dir = data_dir
         self._config = config
         self._in_process = in_process
+        self._clock: Clock | None = None
         self._owns_data_dir = False
         self._security: TrialSecurity | None = None
         self._runner: _Runner | None = None
@@ -58,6 +60,7 @@ class Broker:
         in_process: bool = True,
         security: str | None = None,
         users: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
     ) -> Broker:
         """Start a broker and return when it serves.
 
@@ -65,7 +68,10 @@ class Broker:
         by name: `{"num.partitions": 4}`; `group.initial.rebalance.delay.ms` defaults to 0. Port 0:
         any free port; `restart` keeps it. `security` is one of Kafka's protocols, such as SASL_SSL,
         and `users` have passwords; certificates are made for it. See `client_settings`.
+        With a `clock`, tests control retention, locks, delays and timestamps of this process.
         """
+        if clock is not None and not in_process:
+            raise ConfigError("a clock is for a broker in this process")
         settings: dict[str, object] = dict(config or {})
         if not settings.keys().isdisjoint(("log.dir", "log.dirs")):
             raise ConfigError("pass `data_dir` instead of log.dirs to an embedded broker")
@@ -78,6 +84,7 @@ class Broker:
         broker = cls(directory, settings, in_process=in_process)
         broker._owns_data_dir = data_dir is None
         broker._security = secured
+        broker._clock = clock
         try:
             broker._launch()
         except BaseException:
@@ -151,7 +158,10 @@ class Broker:
         return f"<Broker {where} {self.data_dir}>"
 
     def _launch(self) -> None:
-        self._runner = _Thread(self._config) if self._in_process else _Child(self._config)
+        if self._in_process:
+            self._runner = _Thread(self._config, self._clock)
+        else:
+            self._runner = _Child(self._config)
         # The next start takes the same ports, so that clients find the broker again.
         self._config["listeners"] = ",".join(
             f"{listener}://{address}" for listener, address in self._runner.addresses.items()
@@ -201,10 +211,11 @@ class _Runner(Protocol):
 class _Thread:
     """A broker in a daemon thread."""
 
-    def __init__(self, config: Mapping[str, object]) -> None:
+    def __init__(self, config: Mapping[str, object], clock: Clock | None) -> None:
         self.addresses: Mapping[str, str] = {}
         self.metrics_address: str | None = None
         self._config = config
+        self._clock = clock
         self._started = threading.Event()
         self._error: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -251,7 +262,7 @@ class _Thread:
         from millstream.config.broker import BrokerConfig
 
         self._stopping = asyncio.Event()
-        server = BrokerServer(BrokerConfig.from_values(self._config))
+        server = BrokerServer(BrokerConfig.from_values(self._config), clock=self._clock)
         await server.start()
         self.addresses = server.listener_addresses
         self.metrics_address = server.metrics_address

@@ -121,6 +121,23 @@ def test_webhook_is_verified_written_once_and_needs_no_token(
     assert counts.of("hooks_refused", reason="wrong signature") == 1
 
 
+def test_webhook_is_recognized_after_a_restart(millstream: SharedBroker) -> None:
+    topic = millstream.unique_topic()
+    for number in range(2):
+        with bridge_to(
+            millstream,
+            http={"listen": "127.0.0.1:0"},
+            hooks={"in": {"topic": topic, "secrets": [SECRET]}},
+        ) as bridge:
+            assert bridge.http is not None
+            for message_id in ("id-1", f"of run {number}"):
+                headers = signed(b"{}", message_id)
+                assert request(bridge.http.address, "POST", "/hooks/in", b"{}", headers)[0] == 204
+            assert bridge.counts.of("hooks_repeated") == number
+    found = [dict(it.headers())["webhook-id"] for it in read_records(millstream, topic, 3)]
+    assert found == [b"id-1", b"of run 0", b"of run 1"]
+
+
 @pytest.mark.parametrize(
     ("path", "headers", "status"),
     [
@@ -218,6 +235,15 @@ def test_bodies_are_bounded_in_time_and_together(
     assert request(running.address, "POST", path, body, V2 | TOKEN)[0] == 429
     monkeypatch.setattr(app, "BODIES_BYTES_MAX", 5000)
     assert request(running.address, "POST", path, body, V2 | TOKEN)[0] == 200  # nothing is left
+    v3 = f"/v3/clusters/c/topics/{running.topic}/records"
+    record = {"value": {"type": "STRING", "data": "x" * 100}}
+    monkeypatch.setattr(app, "BODIES_BYTES_MAX", 50)
+    assert request(running.address, "POST", v3, record, V3 | TOKEN)[0] == 429
+    monkeypatch.setattr(app, "BODIES_BYTES_MAX", 5000)
+    assert request(running.address, "POST", v3, record, V3 | TOKEN)[0] == 200
+    http_server = running.bridge.http
+    assert http_server is not None
+    assert http_server._gateway.bodies_bytes == 0
     monkeypatch.setattr(app, "BODY_SECONDS_MAX", 0.1)
     connection = http.client.HTTPConnection(running.address, timeout=PATIENCE_SECONDS)
     connection.putrequest("POST", "/hooks/in")

@@ -19,7 +19,9 @@ from tests.bridges.conftest import request
 def gateway(millstream: SharedBroker, listen: str) -> Gateway:
     counts = Counts()
     sender = Sender(millstream.client_settings(), counts)
-    return Gateway(HttpConfig(listen), sender, lambda *_: pytest.fail("no streams"), counts)
+    return Gateway(
+        HttpConfig(listen), sender, lambda *_: pytest.fail("no streams"), counts, lambda *_: []
+    )
 
 
 def test_server_stops_while_a_connection_is_open(millstream: SharedBroker) -> None:

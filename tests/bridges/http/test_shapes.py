@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.admin.outgoing import ANY_PARTITION, Outgoing
+from millstream.bridges.http import shapes
 from millstream.bridges.http.shapes import (
     BadRequest,
     ObjectStream,
@@ -134,25 +136,56 @@ def test_body_that_is_no_stream_of_objects_is_refused(body: bytes) -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_objects_or_refused(body: bytes) -> None:
+    objects = refused_or(read_whole, body)
+    if isinstance(objects, BadRequest):
+        assert objects.status in (400, 413)
+        return
+    assert bool(objects) == bool(body.decode().strip())  # what is accepted is text
+    assert all(isinstance(it, dict) for it in objects)
+    for found in objects:
+        record = refused_or(parse_v3, found)
+        if isinstance(record, BadRequest):
+            assert record.status in (400, 422)
+        else:
+            assert record.value is None or "value" in found
+
+
+def refused_or(function: Any, given: Any) -> Any:
     try:
-        for found in read_whole(body):
-            parse_v3(found)
-    except BadRequest:
-        pass
+        return function(given)
+    except BadRequest as bad:
+        return bad
 
 
-def test_each_byte_of_a_stream_is_looked_at_once() -> None:
+class Watched:
+    """A pattern, and where it began to look."""
+
+    def __init__(self, pattern: re.Pattern[bytes], begun: list[int]) -> None:
+        self._pattern, self._begun = pattern, begun
+
+    def search(self, text: bytearray, at: int) -> re.Match[bytes] | None:
+        self._begun.append(at)
+        return self._pattern.search(text, at)
+
+    def match(self, text: bytearray, at: int) -> re.Match[bytes] | None:
+        self._begun.append(at)
+        return self._pattern.match(text, at)
+
+
+def test_each_byte_of_a_stream_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time of a body in small pieces is that of its size, not of its square."""
-    stream, text = ObjectStream(10_000_000), '}{\\"' * 500_000
+    begun: list[int] = []
+    for name in ("_STRUCTURE", "_WITHIN_STRING"):
+        monkeypatch.setattr(shapes, name, Watched(getattr(shapes, name), begun))
+    stream, text = ObjectStream(10_000_000), '}{\\"' * 20_000
     body = json.dumps({"a": text}).encode()
-    looked_at = 0
-    for at in range(0, len(body), 1000):
-        before = stream._at
-        found = list(stream.feed(body[at : at + 1000]))
-        looked_at += max(0, stream._at - before)
-        assert not found or found == [{"a": text}]
+    found = []
+    for at in range(0, len(body), 100):
+        found += list(stream.feed(body[at : at + 100]))
     stream.finish()
-    assert looked_at <= len(body)
+    assert found == [{"a": text}]
+    assert begun == sorted(begun), "it looked again at what it had seen"
+    assert len(begun) < len(body) / 10
 
 
 def read_whole(body: bytes) -> list[Any]:

@@ -100,12 +100,32 @@ def test_stream_continues_after_what_was_written() -> None:
     assert ordered.requests(1.0) == [(4, 5)]
 
 
+def test_gaps_behind_one_that_never_comes_are_asked_for() -> None:
+    ordered = Ordered()
+    for sequence in (1, 3, 6):
+        ordered.take(packet(sequence), 0.0)
+    assert ordered.requests(0.01) == [(2, 1), (4, 2)]
+    assert ordered.requests(0.02) == []
+    assert ordered.take(packet(4, 2), 0.03) == []
+    assert ordered.requests(0.07) == [(2, 1)]
+    assert numbers(ordered.expire(GIVE_UP_SECONDS)) == [(2, 2), 3, 4, 5, 6]
+
+
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gaps, "WAITING_MAX", 3)
     ordered = Ordered()
     ordered.take(packet(1), 0.0)
     assert ordered.take(packet(3, 3), 0.0) == []
     assert numbers(ordered.take(packet(6), 0.0)) == [(2, 2), 3, 4, 5, 6]
+
+
+def test_bytes_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gaps, "WAITING_BYTES_MAX", 100)
+    ordered = Ordered()
+    ordered.take(packet(1), 0.0)
+    for sequence, found in ((3, []), (4, [(2, 2), 3, 4]), (6, []), (7, [(5, 5), 6, 7])):
+        large = Packet(ONE, sequence, (b"x" * 60,))
+        assert numbers(ordered.take(large, 0.0)) == found
 
 
 @pytest.mark.parametrize("seed", range(30))

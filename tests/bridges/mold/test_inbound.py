@@ -81,6 +81,17 @@ def test_stream_continues_after_a_restart(started: Any, millstream: SharedBroker
     assert json.loads(found[2].value())["first"] == 3
 
 
+def test_empty_messages_are_records_unless_a_bridge_sent_them(
+    started: Any, millstream: SharedBroker
+) -> None:
+    inbound = started()
+    send(inbound, *packets_of(SESSION, 1, [b"a", b"", b"b"]))
+    assert [it.value() for it in read_records(millstream, started.topic, 3)] == [b"a", b"", b"b"]
+    inbound._config = MoldInConfig("a", "127.0.0.1:0", started.topic, skip_empty=True)
+    send(inbound, *packets_of(SESSION, 4, [b"", b"c"]))
+    assert read_records(millstream, started.topic, 4)[3].value() == b"c"
+
+
 def test_what_the_cluster_does_not_take_becomes_a_gap(
     started: Any, millstream: SharedBroker
 ) -> None:

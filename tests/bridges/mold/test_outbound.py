@@ -64,6 +64,15 @@ def test_largest_message_fits_into_a_packet() -> None:
     assert with_fillers(0, [Record(0, b"x" * (MESSAGE_BYTES_MAX + 1))], 1) == [b""]
 
 
+def test_record_that_fits_into_no_packet_is_counted(millstream: SharedBroker) -> None:
+    counts = Counts()
+    config = MoldOutConfig("out", "t", "127.0.0.1:9")
+    outbound = Outbound(config, millstream.client_settings(), counts)
+    outbound._send_records([Record(0, b"a"), Record(1, b"x" * (MESSAGE_BYTES_MAX + 1))])
+    outbound.stop()
+    assert counts.of("mold_too_large") == 1
+
+
 def test_topic_comes_out_as_it_went_in_though_packets_are_lost(millstream: SharedBroker) -> None:
     source, target, settings = (
         millstream.unique_topic(), millstream.unique_topic(), millstream.client_settings(),

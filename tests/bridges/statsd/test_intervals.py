@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from millstream.bridges.statsd import intervals as module
 from millstream.bridges.statsd.intervals import Intervals, loss_record, sample_record
@@ -14,8 +17,7 @@ from millstream.bridges.statsd.lines import BadLine, parse_line
 
 def add(intervals: Intervals, *lines: bytes) -> None:
     for line in lines:
-        for sample in parse_line(line):
-            intervals.add(sample)
+        intervals.add_line(line)
 
 
 def values(intervals: Intervals) -> dict[tuple[str, str], dict[str, Any]]:
@@ -40,13 +42,58 @@ def test_each_type_is_aggregated() -> None:
     }
 
 
-def test_sample_that_came_several_times_counts_that_often() -> None:
-    once, together = Intervals(), Intervals()
-    for line in (b"hits:2|c|@0.5", b"load:+2|g", b"t:4|ms", b"u:x|s"):
-        add(once, line, line, line)
-        for sample in parse_line(line):
-            together.add(sample, 3)
-    assert values(together) == values(once)
+LINES = st.builds(
+    lambda name, value, kind, rest: b":".join([name, value]) + b"|" + kind + rest,
+    st.sampled_from([b"a", b"b.c", b""]),
+    st.sampled_from(
+        [b"1", b"2.5", b"-3", b"+4", b"0.1", b"1e3", b"1:2", b"x", b"", b"007", b".5", b"5."]
+    )
+    | st.integers(0, 10**18).map(lambda it: b"%d" % it)
+    | st.decimals(0, 10**9, places=4).map(lambda it: str(it).encode()),
+    st.sampled_from([b"c", b"g", b"ms", b"h", b"s", b"q"]),
+    st.sampled_from([b"", b"|@0.5", b"|#env:prod", b"|@0.1|#x", b"|?"]),
+)
+
+
+@given(st.lists(LINES, max_size=30))
+def test_lines_that_recur_give_what_parsing_each_gives(lines: list[bytes]) -> None:
+    parsed, recurring = Intervals(), Intervals()
+    refused: list[list[str]] = [[], []]
+    for line in lines:
+        for at, intervals in enumerate((parsed, recurring)):
+            if at and intervals.recurring.take(line):
+                continue
+            try:
+                intervals.add_line(line)
+            except BadLine as bad:
+                refused[at].append(str(bad))
+    assert refused[0] == refused[1]
+    assert values(recurring) == values(parsed)
+
+
+def test_known_line_needs_no_parsing_until_the_interval_ends() -> None:
+    intervals = Intervals()
+    line = b"t:4|ms|#a:b"
+    assert not intervals.recurring.take(line)
+    add(intervals, line)
+    assert intervals.recurring.take(b"t:6.5|ms|#a:b")
+    assert not intervals.recurring.take(b"t:6.5|ms|#a:c")
+    assert values(intervals)[("t", '{"a": "b"}')]["sum"] == 10.5
+    assert not intervals.recurring.take(line)
+
+
+def test_lines_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SERIES_MAX", 3)
+    intervals = Intervals()
+    add(intervals, *(b"a:1|c|T%d" % number for number in range(100)))
+    assert 0 < len(intervals.recurring) <= 3
+    assert values(intervals)[("a", "{}")]["value"] == 100.0
+
+
+def test_sum_that_is_too_large_for_json_is_the_largest_number() -> None:
+    intervals = Intervals()
+    add(intervals, b"a:1e308|c", b"a:1e308|c", b"b:1|g", b"b:-2|g")
+    assert values(intervals)[("a", "{}")]["value"] == sys.float_info.max
 
 
 def test_next_interval_begins_at_zero_and_gauges_stay() -> None:

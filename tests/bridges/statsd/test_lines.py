@@ -37,6 +37,8 @@ def test_line_is_parsed(line: bytes, samples: list[Sample]) -> None:
         (b"a:nan|c", "bad value"),
         (b"a:inf|g", "bad value"),
         (b"a:|c", "bad value"),
+        (b"a:1_000|c", "bad value"),
+        (b"a: 1|c", "bad value"),
         (b"a:1|c|@0", "bad rate"),
         (b"a:1|c|@2", "bad rate"),
         (b"a:1|c|?", "unknown extension"),

@@ -14,7 +14,8 @@ from millstream.bridges.config import StatsdConfig
 from millstream.bridges.counts import Counts
 from millstream.bridges.http.shapes import Written
 from millstream.bridges.sending import Sender
-from millstream.bridges.statsd.receiver import Receiver, kernel_drops
+from millstream.bridges.statsd.receiver import Receiver
+from millstream.bridges.udp import kernel_drops
 from millstream.errors import MillstreamError
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.bridges.conftest import PATIENCE_SECONDS, read_records
@@ -91,7 +92,7 @@ def test_records_that_the_cluster_does_not_take_are_reported_later(
         done(Written(status=503, error="away"))
 
     sender.send = refuse  # type: ignore[method-assign, assignment]
-    receiver._take(b"hits:1|c", 1)
+    receiver._take(b"hits:1|c")
     receiver._finish(0, 1)  # neither the record nor the report of its loss is taken
     sender.send = real  # type: ignore[method-assign]
     receiver._finish(1, 2)

@@ -13,8 +13,9 @@ from standardwebhooks import Webhook
 from millstream.bridges.config import WebhookConfig
 from millstream.bridges.counts import Counts
 from millstream.bridges.http.signatures import standard_key
-from millstream.bridges.webhooks.attempts import Answer
-from millstream.bridges.webhooks.endpoint import Endpoint, group_settings
+from millstream.bridges.webhooks.attempts import Answer, Outcome
+from millstream.bridges.webhooks.endpoint import Endpoint, group_settings, prepare
+from millstream.testing.clock import ManualClock
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.bridges.conftest import read_records, wait_for
 
@@ -143,6 +144,40 @@ def test_endpoint_that_is_gone_gets_no_more(millstream: SharedBroker) -> None:
     wait_for(lambda: endpoint.is_gone)
     endpoint.stop()
     assert counts.of("webhook_attempts") == 1
+
+
+def test_cluster_takes_all_settings_of_a_group(millstream: SharedBroker) -> None:
+    config = WebhookConfig(
+        millstream.unique_group("hook"), ("t",), "https://a.example/", (b"",),
+        dead_letters=millstream.unique_topic("dlq.hooks"),
+    )  # fmt: skip
+    assert prepare(config, millstream.client_settings()) == []
+
+
+def test_records_that_wait_are_released_when_a_pause_begins(millstream: SharedBroker) -> None:
+    """Otherwise their locks would expire again and again, and they would become dead letters."""
+    topic, clock = millstream.unique_topic(), ManualClock()
+    producer = Producer(millstream.client_settings())
+    for number in range(30):
+        producer.produce(topic, b"%d" % number, partition=0)
+    assert producer.flush(60) == 0
+    counts, released = Counts(), []
+    endpoint = Endpoint(
+        config_for(millstream, topic), millstream.client_settings(), counts,
+        send=lambda *_: Answer(503), clock=clock,
+    )  # fmt: skip
+    real = endpoint._acknowledge
+
+    def note(consumer: Any, messages: list[Any], outcomes: list[Outcome]) -> None:
+        released.extend(it.offset() for it in messages)
+        real(consumer, messages, outcomes)
+
+    endpoint._acknowledge = note  # type: ignore[method-assign]
+    endpoint.start()
+    wait_for(lambda: set(released) == set(range(30)))
+    endpoint.stop()
+    assert counts.of("webhook_attempts") <= endpoint.config.parallel
+    assert counts.of("records_out") == 0
 
 
 def test_default_settings_span_more_than_a_day() -> None:

@@ -13,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -28,9 +30,10 @@ from millstream.admin.outgoing import Outgoing
 from millstream.bridges.config import HookConfig, HttpConfig
 from millstream.bridges.counts import Counts
 from millstream.bridges.http import cloudevents, shapes
-from millstream.bridges.http.limits import RecentIds, has_token, is_allowed, is_foreign, is_local
+from millstream.bridges.http.hooks import HOOK, ID, Once
+from millstream.bridges.http.limits import has_token, is_allowed, is_foreign, is_local
 from millstream.bridges.http.shapes import BadRequest, Written
-from millstream.bridges.http.signatures import VERIFIERS, BadSignature
+from millstream.bridges.http.signatures import VERIFIERS, BadSignature, Verified
 from millstream.bridges.http.streaming import STARTS, TopicStream, parse_positions
 from millstream.bridges.sending import Sender
 
@@ -50,29 +53,28 @@ class Gateway:
     sender: Sender
     open_stream: OpenStream
     counts: Counts
-    recent: dict[str, RecentIds] = field(default_factory=dict)
+    load_ids: Callable[[str, str], list[str]]
+    once: dict[str, Once] = field(default_factory=dict)
     streams: int = 0
     bodies_bytes: int = 0
     is_stopping: bool = False
 
     async def body(self, request: Request) -> bytes:
-        """The whole body. Raises `BadRequest` if it is too large, too slow, or one of too many."""
+        """The whole body, which counts until the request is answered. Raises `BadRequest` if it is
+        too large, too slow, or one of too many."""
+        share = request.state.share = Share(self)
         pieces, size = [], 0
         try:
             async with asyncio.timeout(BODY_SECONDS_MAX):
                 async for piece in request.stream():
                     size += len(piece)
-                    self.bodies_bytes += len(piece)
                     if size > self.config.body_bytes_max:
                         most = self.config.body_bytes_max
                         raise BadRequest(f"the body has more than {most} bytes", 413)
-                    if self.bodies_bytes > BODIES_BYTES_MAX:
-                        raise BadRequest("too many requests are being read", 429)
+                    share.hold(size)
                     pieces.append(piece)
         except TimeoutError:
             raise BadRequest(f"the body took more than {BODY_SECONDS_MAX:g} s", 408) from None
-        finally:
-            self.bodies_bytes -= size
         return b"".join(pieces)
 
     def send(self, topic: str, record: Outgoing) -> asyncio.Future[Written]:
@@ -92,6 +94,21 @@ class Gateway:
 
     async def send_all(self, topic: str, records: list[Outgoing]) -> list[Written]:
         return list(await asyncio.gather(*(self.send(topic, it) for it in records)))
+
+
+class Share:
+    """What one request holds of the memory for all bodies."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._size = 0
+
+    def hold(self, size: int) -> None:
+        """Hold so many bytes from now on. Raises `BadRequest` if all together are too many."""
+        self._gateway.bodies_bytes += size - self._size
+        self._size = size
+        if size and self._gateway.bodies_bytes > BODIES_BYTES_MAX:
+            raise BadRequest("too many requests are being read", 429)
 
 
 def lower(request: Request) -> dict[str, str]:
@@ -141,6 +158,9 @@ async def _answer(gateway: Gateway, request: Request, handler: Any) -> Response:
         found = problem(bad.status, str(bad))
     except ClientDisconnect:
         found = problem(400, "the client is gone")
+    finally:
+        if (share := getattr(request.state, "share", None)) is not None:
+            share.hold(0)
     if origin := headers.get("origin"):
         found.headers["access-control-allow-origin"] = origin
         found.headers["vary"] = "origin"
@@ -206,34 +226,45 @@ class _Duplex(Response):
 async def _answers_v3(
     gateway: Gateway, request: Request, topic: str
 ) -> AsyncIterator[dict[str, Any]]:
-    """One answer for each object, in order. After an error in the body nothing more is read."""
+    """One answer for each object, in order. After an error in the body nothing more is read. What
+    is not complete, or not durable, counts with the bodies of all requests."""
     cluster = str(request.path_params["cluster"])
     objects = shapes.ObjectStream(gateway.config.body_bytes_max)
-    waiting: list[tuple[asyncio.Future[Written], Outgoing]] = []
+    waiting: deque[tuple[asyncio.Future[Written], Outgoing]] = deque()
+    share, bytes_waiting = Share(gateway), 0
 
-    async def settled(keep: int) -> AsyncIterator[dict[str, Any]]:
-        while len(waiting) > keep:
-            future, record = waiting.pop(0)
+    async def settle(keep: int) -> AsyncIterator[dict[str, Any]]:
+        """Answers, until so many wait at most, and those that are ready."""
+        nonlocal bytes_waiting
+        while len(waiting) > keep or (waiting and waiting[0][0].done()):
+            future, record = waiting.popleft()
             yield shapes.answer_v3(await future, cluster, topic, record)
+            bytes_waiting -= _size_of(record)
 
     bad = None
     try:
         async for piece in request.stream():
+            share.hold(objects.size + len(piece) + bytes_waiting)
             for found in objects.feed(piece):
                 record = shapes.parse_v3(found)
                 waiting.append((gateway.send(topic, record), record))
-            async for answer in settled(IN_FLIGHT_MAX):
+                bytes_waiting += _size_of(record)
+            async for answer in settle(IN_FLIGHT_MAX):
                 yield answer
-            while waiting and waiting[0][0].done():
-                async for answer in settled(len(waiting) - 1):
-                    yield answer
+            share.hold(objects.size + bytes_waiting)
         objects.finish()
     except BadRequest as error:
         bad = error
-    async for answer in settled(0):
+    finally:
+        share.hold(0)
+    async for answer in settle(0):
         yield answer
     if bad is not None:
         yield {"error_code": bad.status, "message": str(bad)}
+
+
+def _size_of(record: Outgoing) -> int:
+    return len(record.key or b"") + len(record.value or b"")
 
 
 async def receive_events(gateway: Gateway, request: Request) -> Response:
@@ -261,24 +292,24 @@ async def receive_hook(gateway: Gateway, request: Request) -> Response:
     except BadSignature as bad:
         gateway.counts.add("hooks_refused", hook=name, reason=bad.reason)
         return problem(401, str(bad))
-    recent = gateway.recent.setdefault(name, RecentIds())
-    if verified.id and verified.id in recent:
+    if name not in gateway.once:
+        gateway.once[name] = Once(partial(gateway.load_ids, hook.topic, name))
+    record = _hook_record(name, hook, verified, headers, body)
+    written = await gateway.once[name].write(verified.id, lambda: gateway.send(hook.topic, record))
+    if written is None:
         gateway.counts.add("hooks_repeated", hook=name)
         return Response(status_code=204)
-    written = await gateway.send(hook.topic, _hook_record(hook, verified.kept, headers, body))
-    if written.error is None:
-        recent.add(verified.id)
     return _acknowledged([written])
 
 
 def _hook_record(
-    hook: HookConfig, kept: tuple[str, ...], headers: dict[str, str], body: bytes
+    name: str, hook: HookConfig, verified: Verified, headers: dict[str, str], body: bytes
 ) -> Outgoing:
-    names = dict.fromkeys(("content-type", *kept, *hook.headers))
-    found: list[tuple[str, bytes | None]] = [
-        (it, headers[it].encode()) for it in names if it in headers
-    ]
-    return Outgoing(value=body, headers=found)
+    names = dict.fromkeys(("content-type", *verified.kept, *hook.headers))
+    found: dict[str, bytes | None] = {it: headers[it].encode() for it in names if it in headers}
+    if verified.id:
+        found[ID] = verified.id.encode()
+    return Outgoing(value=body, headers=[*found.items(), (HOOK, name.encode())])
 
 
 async def stream_topic(gateway: Gateway, request: Request) -> Response:

@@ -212,6 +212,11 @@ class ObjectStream:
         self._depth = 0
         self._is_in_string = False
 
+    @property
+    def size(self) -> int:
+        """How many bytes wait for the end of their object."""
+        return len(self._rest)
+
     def feed(self, piece: bytes) -> Iterator[Any]:
         """The objects that are complete. Raises `BadRequest`."""
         self._rest += piece

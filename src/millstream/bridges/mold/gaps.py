@@ -7,6 +7,7 @@ and reported. What waits behind a gap is bounded.
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict
 from typing import NamedTuple
 
@@ -16,7 +17,10 @@ REORDER_SECONDS = 0.005
 AGAIN_SECONDS = 0.05
 GIVE_UP_SECONDS = 2.0
 WAITING_MAX = 100_000
+WAITING_BYTES_MAX = 64 * 1024 * 1024
 ASKED_MAX = 1_000  # messages of one request
+GAPS_ASKED_MAX = 64  # at a time
+LOOKED_AT_MAX = 10_000  # messages that wait behind the first gap
 SESSIONS_KEPT = 16
 JUMP_MAX = 10_000_000  # messages; one packet further on is not believed
 
@@ -48,6 +52,7 @@ class Ordered:
         self._suspect: int | None = None  # the number of the last one
         self._ended: OrderedDict[bytes, int] = OrderedDict()  # what was expected next in each
         self._waiting: dict[int, tuple[bytes, float]] = {}  # with the time when each came
+        self._waiting_bytes = 0
         self._ahead = 0  # the sequence after the last message that is known to exist
         self._missing_since: float | None = None
         self._asked_at: float | None = None
@@ -69,23 +74,42 @@ class Ordered:
                 self.repeated += 1
             else:
                 self._waiting[sequence] = (data, now)
+                self._waiting_bytes += len(data)
         self._ahead = max(self._ahead, packet.sequence + len(packet.messages))
         found += self._ready(now)
-        while len(self._waiting) > WAITING_MAX:
+        while len(self._waiting) > WAITING_MAX or self._waiting_bytes > WAITING_BYTES_MAX:
             found += self._skip("too many messages behind it", now)
         return found
 
     def requests(self, now: float) -> list[tuple[int, int]]:
-        """(first, count) of the messages to ask for now."""
-        if self._missing_since is None or self.expected is None:
+        """(first, count) of the messages to ask for now: of all gaps, not only of the first, which
+        may never come."""
+        if self._missing_since is None:
             return []
-        due = self._missing_since + REORDER_SECONDS
-        if self._asked_at is not None:
-            due = self._asked_at + AGAIN_SECONDS
-        if now < due:
+        if self._asked_at is not None and now < self._asked_at + AGAIN_SECONDS:
             return []
-        self._asked_at = now
-        return [(self.expected, min(self._end_of_gap() - self.expected, ASKED_MAX))]
+        found = [
+            (first, min(end - first, ASKED_MAX))
+            for first, end, since in self._gaps()
+            if now >= since + REORDER_SECONDS
+        ]
+        if found:
+            self._asked_at = now
+        return found
+
+    def _gaps(self) -> list[tuple[int, int, float]]:
+        """The first gaps: (first, sequence behind it, since when)."""
+        assert self.expected is not None
+        assert self._missing_since is not None
+        found: list[tuple[int, int, float]] = []
+        at = self.expected
+        for sequence in heapq.nsmallest(LOOKED_AT_MAX, self._waiting):
+            if sequence > at and len(found) < GAPS_ASKED_MAX:
+                found.append((at, sequence, self._waiting[sequence][1]))
+            at = sequence + 1
+        if not self._waiting:
+            found.append((at, self._ahead, self._missing_since))
+        return found
 
     def expire(self, now: float) -> list[Message | Gap]:
         """Gives up what has been missing for too long."""
@@ -110,7 +134,7 @@ class Ordered:
         while len(self._ended) > SESSIONS_KEPT:
             self._ended.popitem(last=False)
         self.session, self.expected, self._ahead = packet.session, first, first
-        self._waiting, self._suspect = {}, None
+        self._waiting, self._waiting_bytes, self._suspect = {}, 0, None
         self._missing_since = self._asked_at = None
         return found
 
@@ -131,6 +155,7 @@ class Ordered:
         found: list[Message | Gap] = []
         while self.expected in self._waiting:
             data, _ = self._waiting.pop(self.expected)
+            self._waiting_bytes -= len(data)
             found.append(Message(self.session, self.expected, data))
             self.expected += 1
         if self.expected >= self._ahead:

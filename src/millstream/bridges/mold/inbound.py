@@ -18,8 +18,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
-
 from millstream.admin.outgoing import Outgoing
 from millstream.bridges.config import MoldInConfig
 from millstream.bridges.counts import Counts
@@ -29,17 +27,15 @@ from millstream.bridges.mold.gaps import Gap, Message, Ordered
 from millstream.bridges.mold.packets import BadPacket, Request, encode_request, parse_packet
 from millstream.bridges.mold.sockets import receiving
 from millstream.bridges.sending import Sender
-from millstream.errors import MillstreamError
+from millstream.bridges.tail import last_headers
 from millstream.metrics.threaded import parse_address
 
 PACKET_BYTES_MAX = 65_536
 PACKETS_PER_TURN = 256
 TURN_SECONDS = 0.005
-POLL_SECONDS = 0.1
-METADATA_SECONDS = 10.0
 REPORT_SECONDS = 1.0
 REFUSED_MAX = 10_000  # ranges
-LOOKED_BACK_MAX = 10_000  # offsets at the end of the topic
+LOOKED_BACK = (100, 10_000)  # offsets at the end of the topic
 PARTITION = 0
 SESSION, SEQUENCE, GAP_KEY = "mold-session", "mold-sequence", b"millstream.bridge.gap"
 
@@ -67,49 +63,12 @@ def record_of(found: Message | Gap, position: tuple[bytes, int] | None = None) -
 def last_position(settings: Mapping[str, Any], topic: str) -> tuple[bytes | None, int | None]:
     """Session and sequence of the last record in the topic. Raises `MillstreamError` if it cannot
     be read: to continue anywhere would hide what is missing."""
-    consumer = Consumer(
-        {"group.id": "millstream-bridge", "log_level": 0, "enable.partition.eof": True, **settings}
-    )
-    try:
-        if topic not in consumer.list_topics(timeout=METADATA_SECONDS).topics:
-            return None, None
-        place = TopicPartition(topic, PARTITION)
-        low, high = consumer.get_watermark_offsets(place, METADATA_SECONDS)
+    for count in LOOKED_BACK:
         # The last offset may be of a transaction's marker, or of a record that is no longer there.
-        span = 1
-        while low < high:
-            first = max(low, high - span)
-            position = _last_from(consumer, TopicPartition(topic, PARTITION, first))
-            if position is not None:
-                return position
-            if first == low or span >= LOOKED_BACK_MAX:
-                break
-            span *= 10
-        return None, None
-    finally:
-        consumer.close()
-
-
-def _last_from(consumer: Consumer, place: TopicPartition) -> tuple[bytes, int] | None:
-    """The last position in the records from there to the end of the log."""
-    consumer.assign([place])
-    last = None
-    until = time.monotonic() + METADATA_SECONDS
-    while time.monotonic() < until:
-        found = consumer.poll(POLL_SECONDS)
-        if found is None:
-            continue
-        error = found.error()
-        if error is not None and error.code() == KafkaError._PARTITION_EOF:
-            return last
-        if error is None:
-            headers = dict(found.headers() or [])
+        for headers in reversed(last_headers(settings, topic, PARTITION, count)):
             if SESSION in headers and SEQUENCE in headers:
-                last = headers[SESSION], int(headers[SEQUENCE])
-            until = time.monotonic() + METADATA_SECONDS
-    raise MillstreamError(
-        f"{place.topic}: the end of the topic cannot be read; the stream cannot be continued"
-    )
+                return headers[SESSION], int(headers[SEQUENCE])
+    return None, None
 
 
 class Inbound:
@@ -196,8 +155,8 @@ class Inbound:
             if isinstance(one, Gap):
                 number = one.last - one.first + 1
                 self._counts.add("mold_lost", number, stream=self._config.name)
-            elif not one.data:
-                continue  # an offset of our own outbound stream that has no record
+            elif not one.data and self._config.skip_empty:
+                continue  # an offset of another bridge's topic that has no record
             self._sender.send(self._config.topic, record_of(one), partial(self._done, one))
 
     def _done(self, one: Message | Gap, written: Written) -> None:

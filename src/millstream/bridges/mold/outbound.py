@@ -111,6 +111,8 @@ class Outbound:
     def _send_records(self, records: list[Any]) -> None:
         if self._sequence is None:
             self._sequence = records[0].offset() + 1
+        if large := sum(len(it.value() or b"") > MESSAGE_BYTES_MAX for it in records):
+            self._counts.add("mold_too_large", large, stream=self._config.name)
         for offset, messages in runs(self._sequence - 1, records):
             self._send(offset + 1, messages, self._out, self._group)
             self._sequence = offset + 1 + len(messages)

@@ -6,10 +6,11 @@ import ipaddress
 import socket
 import struct
 
+from millstream.bridges.udp import grow_buffer
 from millstream.errors import MillstreamError
 from millstream.metrics.threaded import parse_address
 
-BUFFER_BYTES = 4 * 1024 * 1024
+BUFFER_BYTES = 16 * 1024 * 1024
 
 
 def receiving(address: str, interface: str) -> socket.socket:
@@ -17,7 +18,7 @@ def receiving(address: str, interface: str) -> socket.socket:
     host, port = parse_address(address)
     made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+        grow_buffer(made, BUFFER_BYTES)
         if is_group(host):
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))

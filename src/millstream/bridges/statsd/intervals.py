@@ -9,93 +9,95 @@ sets       "value": how many different ones
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 from millstream.admin.outgoing import Outgoing
-from millstream.bridges.statsd.lines import BadLine, Sample, tags_of
+from millstream.bridges.statsd._packets import Cell, Recurring
+from millstream.bridges.statsd.lines import BadLine, Sample, parse_line, tags_of
 
 SERIES_MAX = 100_000
 SET_MEMBERS_MAX = 100_000
+_LARGEST = sys.float_info.max
 
 Series = tuple[bytes, str, bytes]
 
 
 class Intervals:
-    """The aggregates of one interval."""
+    """The aggregates of one interval. Lines that recur are added by `recurring`, which knows the
+    cell of each."""
 
     def __init__(self) -> None:
-        self._counters: dict[Series, float] = {}
-        self._gauges: dict[Series, float] = {}
-        self._changed: set[Series] = set()
-        self._timings: dict[Series, list[float]] = {}
+        self.recurring = Recurring(SERIES_MAX)
+        self._cells: dict[Series, Cell] = {}
         self._sets: dict[Series, set[bytes]] = {}
 
-    def add(self, sample: Sample, times: int = 1) -> None:
-        """Add a sample that came several times. Raises `BadLine` if there are too many series or
-        members of a set."""
-        series = (sample.name, sample.type, sample.tags)
-        kind = sample.type
-        if kind == "c":
-            counters = self._counters
-            if series not in counters:
-                self._check(counters)
-            counters[series] = counters.get(series, 0.0) + sample.value * times / sample.rate
-        elif kind == "g":
-            self._set_gauge(series, sample, times)
-        elif kind == "s":
-            self._add_member(series, sample.text)
-        else:
-            self._time(series, sample, times)
+    def add_line(self, line: bytes) -> int:
+        """Add the samples of a line; returns how many they are. Raises `BadLine` if it is none, or
+        if there are too many series or members of a set."""
+        samples = parse_line(line)
+        for sample in samples:
+            cell = self._add(sample)
+            if cell is not None and len(samples) == 1 and not sample.is_change:
+                self.recurring.remember(line, cell, sample.rate)
+        return len(samples)
 
-    def _set_gauge(self, series: Series, sample: Sample, times: int) -> None:
-        if series not in self._gauges:
-            self._check(self._gauges)
-        value = sample.value
+    def _add(self, sample: Sample) -> Cell | None:
+        series = (sample.name, sample.type, sample.tags)
+        if sample.type == "s":
+            self._add_member(series, sample.text)
+            return None
+        cell = self._cells.get(series)
+        if cell is None:
+            self._check_room()
+            cell = self._cells[series] = Cell(sample.type)
         if sample.is_change:
-            value = self._gauges.get(series, 0.0) + value * times
-        self._gauges[series] = value
-        self._changed.add(series)
+            cell.add(cell.last + sample.value, 1.0)
+        else:
+            cell.add(sample.value, 1.0 / sample.rate)
+        return cell
 
     def _add_member(self, series: Series, member: bytes) -> None:
         if series not in self._sets:
-            self._check(self._sets)
+            self._check_room()
         members = self._sets.setdefault(series, set())
         if member not in members and len(members) >= SET_MEMBERS_MAX:
             raise BadLine("set too large")
         members.add(member)
 
-    def _time(self, series: Series, sample: Sample, times: int) -> None:
-        found = self._timings.get(series)
-        value, weight = sample.value, times / sample.rate
-        if found is None:
-            self._check(self._timings)
-            self._timings[series] = [weight, value * weight, value, value]
-            return
-        found[0] += weight
-        found[1] += value * weight
-        if value < found[2]:
-            found[2] = value
-        if value > found[3]:
-            found[3] = value
-
-    def _check(self, table: Any) -> None:
-        if len(table) >= SERIES_MAX:
+    def _check_room(self) -> None:
+        if len(self._cells) + len(self._sets) >= SERIES_MAX:
             raise BadLine("too many series")
 
     def finish(self, from_ms: int, to_ms: int) -> list[Outgoing]:
         """The records of the interval, which begins again. Gauges keep their values."""
-        found: list[tuple[Series, dict[str, Any]]] = []
-        found += [(it, {"value": value}) for it, value in self._counters.items()]
-        found += [(it, {"value": self._gauges[it]}) for it in sorted(self._changed)]
-        found += [
-            (it, {"count": count, "sum": total, "min": least, "max": most})
-            for it, (count, total, least, most) in self._timings.items()
-        ]
+        found = [(it, _values(cell)) for it, cell in self._cells.items() if cell.is_changed]
         found += [(it, {"value": len(members)}) for it, members in self._sets.items()]
-        self._counters, self._timings, self._sets = {}, {}, {}
-        self._changed = set()
+        self._cells = {it: cell for it, cell in self._cells.items() if cell.kind == "g"}
+        for cell in self._cells.values():
+            cell.begin()
+        self._sets = {}
+        self.recurring.forget()
         span = {"from": from_ms, "to": to_ms}
         return [record(series, span | values, to_ms) for series, values in found]
+
+
+def _values(cell: Cell) -> dict[str, Any]:
+    if cell.kind == "g":
+        return {"value": finite(cell.last)}
+    if cell.kind == "c":
+        return {"value": finite(cell.total)}
+    return {
+        "count": finite(cell.weight),
+        "sum": finite(cell.total),
+        "min": cell.least,
+        "max": cell.most,
+    }
+
+
+def finite(value: float) -> float:
+    """A sum beyond the largest number, which JSON cannot have, as that number."""
+    return 0.0 if value != value else max(-_LARGEST, min(value, _LARGEST))
 
 
 def record(series: Series, values: dict[str, Any], timestamp_ms: int) -> Outgoing:

@@ -59,7 +59,7 @@ def _number(text: bytes) -> float:
         found = float(text)
     except ValueError:
         raise BadLine("bad value") from None
-    if not text or found != found or found in (_INFINITE, -_INFINITE):
+    if found != found or found in (_INFINITE, -_INFINITE) or b"_" in text or text != text.strip():
         raise BadLine("bad value")
     return found
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -36,6 +35,7 @@ from millstream.bridges.webhooks.attempts import (
     request_headers,
 )
 from millstream.bridges.webhooks.posting import post
+from millstream.clock import Clock, SystemClock
 
 LOCK_MS = 60_000
 BACKOFF_MS_MAX = 86_400_000
@@ -54,8 +54,8 @@ def group_settings(config: WebhookConfig) -> dict[str, str]:
         "share.isolation.level": "read_committed",
         "share.record.lock.duration.ms": str(LOCK_MS),
         "share.delivery.count.limit": str(config.attempts),
+        "share.retry.backoff.max.ms": str(BACKOFF_MS_MAX),  # first: the next must not exceed it
         "share.retry.backoff.ms": str(int(config.backoff_seconds * 1000)),
-        "share.retry.backoff.max.ms": str(BACKOFF_MS_MAX),
         "errors.deadletterqueue.topic.name": config.dead_letters,
         "errors.deadletterqueue.copy.record.enable": "true",
     }
@@ -97,6 +97,8 @@ class Endpoint:
         *,
         send: Post = post,
         again_seconds: float = AGAIN_SECONDS,
+        poll_seconds: float = POLL_SECONDS,
+        clock: Clock | None = None,
     ) -> None:
         self.config = config
         self.is_gone = False
@@ -104,6 +106,8 @@ class Endpoint:
         self._counts = counts
         self._send = send
         self._again_seconds = again_seconds
+        self._poll_seconds = poll_seconds
+        self._clock = clock or SystemClock()
         self._circuit = Circuit()
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -120,6 +124,9 @@ class Endpoint:
         for loop in self.loops:
             loop.join(STOP_SECONDS_MAX)
 
+    def _now(self) -> float:
+        return self._clock.monotonic_ms() / 1000
+
     def _run(self) -> None:
         consumer = ShareConsumer(
             {
@@ -133,29 +140,35 @@ class Endpoint:
         consumer.subscribe(list(self.config.topics))
         try:
             with ThreadPoolExecutor(self.config.parallel) as pool:
+                is_released = False
                 while not self._stopping.is_set() and not self.is_gone:
-                    if pause := self._circuit.wait_seconds(time.monotonic()):
-                        self._stopping.wait(min(pause, POLL_SECONDS))
+                    pause = self._circuit.wait_seconds(self._now())
+                    if pause and is_released:
+                        self._stopping.wait(min(pause, self._poll_seconds))
                         continue
-                    self._round(consumer, pool)
+                    # At the beginning of a pause, all records that the client has locked are
+                    # released. If their locks expired instead, they would come again without the
+                    # back-off, and would soon have used up their deliveries.
+                    is_released = not self._round(consumer, pool) and pause > 0
         finally:
             consumer.close()
 
-    def _round(self, consumer: Any, pool: ThreadPoolExecutor) -> None:
-        """Deliver what one poll brought, and acknowledge each record."""
-        until = time.monotonic() + LOCK_MS / 1000 - SETTLE_SECONDS - self.config.timeout_seconds
+    def _round(self, consumer: Any, pool: ThreadPoolExecutor) -> int:
+        """Deliver what one poll brought, and acknowledge each record; returns how many they are."""
+        until = self._now() + LOCK_MS / 1000 - SETTLE_SECONDS - self.config.timeout_seconds
         try:
-            messages = [it for it in consumer.poll(POLL_SECONDS) if it.error() is None]
+            messages = [it for it in consumer.poll(self._poll_seconds) if it.error() is None]
         except KafkaException as error:
             _log.warning("webhook %s: %s", self.config.name, error.args[0].str())
             self._stopping.wait(POLL_SECONDS)
-            return
+            return 0
         outcomes = list(pool.map(lambda it: self._deliver(it, until), messages))
         try:
             self._acknowledge(consumer, messages, outcomes)
         except KafkaException as error:  # the records come again when their locks expire
             _log.warning("webhook %s: %s", self.config.name, error.args[0].str())
             self._stopping.wait(POLL_SECONDS)
+        return len(messages)
 
     def _acknowledge(self, consumer: Any, messages: list[Any], outcomes: list[Outcome]) -> None:
         for message, outcome in zip(messages, outcomes, strict=True):
@@ -189,16 +202,16 @@ class Endpoint:
             return failed
 
     def _attempt(self, delivery: Delivery, until: float) -> Outcome:
-        now = time.monotonic()
+        now = self._now()
         if self.is_gone or now > until or self._circuit.wait_seconds(now):
             return Outcome.OVERLOADED  # left alone: the record comes again
         keys = list(self.config.keys)
-        headers = request_headers(delivery, keys, int(time.time()), self.config.format)
+        headers = request_headers(delivery, keys, self._clock.now_ms() // 1000, self.config.format)
         answer = self._send(self.config, delivery.value, headers)
         outcome = judge(answer)
         self._counts.add("webhook_attempts", webhook=self.config.name, outcome=outcome.value)
         with self._lock:
-            if self._circuit.note(outcome, answer, time.monotonic()):
+            if self._circuit.note(outcome, answer, self._now()):
                 self._counts.add("webhook_pauses", webhook=self.config.name)
         if outcome is not Outcome.ACCEPTED:
             reason = answer.error or f"status {answer.status}"

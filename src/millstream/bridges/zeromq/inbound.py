@@ -5,33 +5,32 @@ between them is a record with the key `millstream.bridge.gap`. A foreign sender 
 its records have no number, and a record with the key `millstream.bridge.loss` says that loss is
 unknown.
 
-Memory is bounded: when many records wait for the cluster, the socket is not read. Then a PUSH
-socket at the other end waits, and a PUB socket drops, which is seen as a gap. What the cluster does
-not take for now is sent again. Too large, or not valid, may be another record of the same batch: so
-such a record is sent again alone, and given up as a gap only if it is refused then, too.
+Memory is bounded: while many records wait for the cluster, or one has to be sent again, the socket
+is not read. Then a PUSH socket at the other end waits, and a PUB socket drops, which is seen as a
+gap. What the cluster does not take for now is sent again. Too large, or not valid, may be another
+record of the same batch: so such a record is sent again alone, and given up as a gap only if it is
+refused then, too.
 
-The socket's descriptor is edge-triggered: each time, it is read until nothing is left.
+Messages are read in batches until nothing is left, and sent in batches: one at a time, each would
+cost three times as much.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import zmq
+from confluent_kafka import KafkaError
 
 from millstream.admin.outgoing import Outgoing
 from millstream.bridges.config import ZeromqInConfig
 from millstream.bridges.counts import Counts
-from millstream.bridges.http.shapes import Written
-from millstream.bridges.sending import Sender
+from millstream.bridges.sending import Sender, status_of
 from millstream.bridges.tail import last_headers
 from millstream.bridges.zeromq.frames import (
     BadMessage,
@@ -41,7 +40,7 @@ from millstream.bridges.zeromq.frames import (
     parse_frames,
 )
 from millstream.bridges.zeromq.numbers import Gap, Numbers
-from millstream.bridges.zeromq.sockets import address_of, close, opened
+from millstream.bridges.zeromq.sockets import Stream
 
 SENDER, SEQUENCE, FRAME = "zmq-sender", "zmq-sequence", "zmq-frame"
 GAP_KEY, LOSS_KEY, LOSS = b"millstream.bridge.gap", b"millstream.bridge.loss", "millstream-loss"
@@ -57,18 +56,6 @@ FOREIGN = "the sender does not number its messages"
 SHARED = "other receivers get messages of the same senders"
 _REFUSED = (413, 422)
 _log = logging.getLogger(__name__)
-
-
-class Waiting(NamedTuple):
-    """A record that the cluster has not acknowledged, and the message that it has."""
-
-    record: Outgoing
-    message: Numbered | Foreign | None = None
-    is_alone: bool = False  # in its batch
-
-    @property
-    def size(self) -> int:
-        return len(self.record.key or b"") + len(self.record.value or b"")
 
 
 def record_of(found: Numbered | Foreign | Gap, partition: int) -> Outgoing:
@@ -110,198 +97,173 @@ def last_numbers(settings: Mapping[str, Any], topic: str, partition: int) -> dic
     return found
 
 
-class Inbound:
-    """Listens when it is made; receives from `start` to `stop`."""
+class Inbound(Stream):
+    """Receives from `start` to `stop`. What the socket has then is read, too."""
 
     def __init__(
         self, config: ZeromqInConfig, settings: Mapping[str, Any], sender: Sender, counts: Counts
     ) -> None:
+        self._numbers = Numbers(last_numbers(settings, config.topic, config.partition))
+        super().__init__(config, counts)
         self.config = config
         self._sender = sender
-        self._counts = counts
-        self._numbers = Numbers(last_numbers(settings, config.topic, config.partition))
         self._said: set[str] = set()  # why loss is unknown
         self._tally: Counter[str] = Counter()
-        self._lock = threading.Lock()
-        self._records = self._bytes = 0  # waiting for the cluster
-        self._sent = 0  # of these, with the producer
-        self._again: deque[Waiting] = deque()
-        self._alone: deque[Waiting] = deque()
-        self._refused: deque[tuple[Waiting, str]] = deque()
-        self.problem: str | None = None
-        self._is_paused = self._is_scheduled = False
-        self._socket = opened(config)
-        self.address = address_of(self._socket)
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name=f"bridge-zeromq-{config.name}", daemon=True
-        )
+        # What waits for the cluster: the loop counts what it sends, the producer's thread what is
+        # settled. Nobody else writes these, so they need no lock.
+        self._sent = self._sent_bytes = 0
+        self._settled = self._settled_bytes = 0
+        self._count_written = counts.series("records_in", topic=config.topic)
+        self._is_alone = False  # a record is with the producer alone
+        self._again: deque[Outgoing] = deque()
+        self._alone: deque[Outgoing] = deque()
+        self._refused: deque[tuple[Outgoing, str]] = deque()
+        self._error: str | None = None
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Read what the socket has, and stop."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        close(self._socket)
+    @property
+    def problem(self) -> str | None:
+        error = self._error
+        return None if error is None else f"zeromq {self._name}: {self.config.topic}: {error}"
 
     def _run(self) -> None:
-        import uvloop  # only where it is used
-
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(self._receive())
-
-    async def _receive(self) -> None:
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self._socket.FD, self._drain)
-        self._drain()  # what came before
-        tried = 0.0
+        tried, is_paused = 0.0, False
         while not self._stopping.is_set():
-            await asyncio.sleep(ALONE_SECONDS if self._alone else TURN_SECONDS)
+            if self._is_full(0.5 if is_paused else 1.0):
+                if not is_paused:
+                    self._counts.add("zeromq_pauses", stream=self._name)
+                is_paused = True
+                self._stopping.wait(ALONE_SECONDS if self._alone else TURN_SECONDS)
+            else:
+                is_paused = False
+                if self._socket.poll(int(TURN_SECONDS * 1000)):
+                    self._read()
             self._give_up()
-            if self._alone and not self._sent:
-                self._send(self._alone.popleft())
+            self._count()
+            if self._alone and self._sent == self._settled:
+                self._is_alone = True
+                self._write([self._alone.popleft()])
             if self._again and time.monotonic() - tried >= AGAIN_SECONDS:
                 tried = time.monotonic()
                 self._send_again()
-            if self._is_paused and not self._is_full(0.5):
-                self._is_paused = False
-                loop.add_reader(self._socket.FD, self._drain)
-                self._drain()
-        if not self._is_paused:
-            loop.remove_reader(self._socket.FD)
         until = time.monotonic() + LAST_SECONDS
-        while self._read() and time.monotonic() < until:
+        while not self._is_full() and self._read() and time.monotonic() < until:
             pass
         self._again.extend(self._alone)
         self._send_again()
         self._give_up()
-
-    def _drain(self) -> None:
-        """Read until nothing is left; others of the loop have their turn in between."""
-        self._is_scheduled = False
-        if self._is_paused:
-            return
-        loop = asyncio.get_running_loop()
-        if self._is_full():
-            self._is_paused = True
-            loop.remove_reader(self._socket.FD)  # it would be ready all the time
-            self._counts.add("zeromq_pauses", stream=self.config.name)
-        elif self._read() and not self._is_scheduled:
-            self._is_scheduled = True
-            loop.call_soon(self._drain)
+        self._count()
 
     def _read(self) -> bool:
-        """Read some messages. Whether there may be more."""
-        more = True
+        """Read some messages, and send their records. Whether there may be more."""
+        records: list[Outgoing] = []
+        size, more = 0, True
+        receive, room = self._socket.recv_multipart, self._room()
         try:
-            for _ in range(MESSAGES_PER_TURN):
-                if self._is_full():
-                    break
-                self._take(self._socket.recv_multipart(zmq.NOBLOCK))
+            while len(records) < MESSAGES_PER_TURN and size < room:
+                found = self._take(receive(zmq.NOBLOCK))
+                size += sum(len(it.value or b"") for it in found)
+                records += found
         except zmq.Again:
             more = False
-        for name, amount in self._tally.items():
-            self._counts.add(name, amount, stream=self.config.name)
-        self._tally.clear()
+        self._write(records)
         return more
 
-    def _take(self, frames: list[bytes]) -> None:
+    def _room(self) -> int:
+        """How many bytes may still be read."""
+        return WAITING_BYTES_MAX - (self._sent_bytes - self._settled_bytes)
+
+    def _take(self, frames: list[bytes]) -> list[Outgoing]:
+        """The records of a message: what is missing before it, and the message."""
         self._tally["zeromq_messages"] += 1
         try:
             found = parse_frames(frames)
         except BadMessage as bad:
-            self._counts.add("zeromq_bad_messages", stream=self.config.name, reason=str(bad))
-            return
+            self._counts.add("zeromq_bad_messages", stream=self._name, reason=str(bad))
+            return []
+        records: list[Outgoing] = []
         if isinstance(found, Foreign):
             self._tally["zeromq_unnumbered"] += 1
-            self._say_unknown(FOREIGN)
+            records += self._say_unknown(FOREIGN)
         elif self.config.shared:
-            self._say_unknown(SHARED)
+            records += self._say_unknown(SHARED)
         else:
-            self._compare(found)
+            records += self._compare(found)
         if not isinstance(found, Heartbeat):
-            self._write(Waiting(record_of(found, self.config.partition), found))
+            records.append(record_of(found, self.config.partition))
+        return records
 
-    def _compare(self, found: Numbered | Heartbeat) -> None:
+    def _compare(self, found: Numbered | Heartbeat) -> list[Outgoing]:
         late = self._numbers.late
         if isinstance(found, Heartbeat):
             gap = self._numbers.hear(found.sender, found.next)
         else:
             gap = self._numbers.take(found.sender, found.number)
-        self._tally["zeromq_late"] += self._numbers.late - late
-        if gap is not None:
-            self._write_gap(gap, gap.reason)
+        if self._numbers.late != late:
+            self._tally["zeromq_late"] += 1
+        if gap is None:
+            return []
+        self._counts.add("zeromq_lost", gap.lost, stream=self._name, reason=gap.reason)
+        return [record_of(gap, self.config.partition)]
 
-    def _write_gap(self, gap: Gap, kind: str) -> None:
-        self._counts.add("zeromq_lost", gap.lost, stream=self.config.name, reason=kind)
-        self._write(Waiting(record_of(gap, self.config.partition)))
-
-    def _say_unknown(self, reason: str) -> None:
+    def _say_unknown(self, reason: str) -> list[Outgoing]:
         """Once in each run."""
-        if reason not in self._said:
-            self._said.add(reason)
-            name = self.config.name
-            _log.warning("zeromq %s: loss is unknown: %s", name, reason)
-            self._write(Waiting(loss_record(name, None, reason, self.config.partition)))
+        if reason in self._said:
+            return []
+        self._said.add(reason)
+        _log.warning("zeromq %s: loss is unknown: %s", self._name, reason)
+        return [loss_record(self._name, None, reason, self.config.partition)]
 
-    def _write(self, waiting: Waiting) -> None:
-        with self._lock:
-            self._records += 1
-            self._bytes += waiting.size
-        self._send(waiting)
+    def _write(self, records: list[Outgoing]) -> None:
+        self._sent += len(records)
+        self._sent_bytes += sum(len(it.value or b"") for it in records)
+        self._sender.send_many(self.config.topic, records, self._delivered)
 
-    def _send(self, waiting: Waiting) -> None:
-        with self._lock:
-            self._sent += 1
-        self._sender.send(self.config.topic, waiting.record, partial(self._done, waiting))
-
-    def _done(self, waiting: Waiting, written: Written) -> None:
+    def _delivered(self, record: Outgoing, error: KafkaError | None, _: Any) -> None:
         """Called by the producer's thread, or at once."""
-        is_settled = False
-        if written.error is None:
-            self.problem = None
-            is_settled = True
-        elif written.status not in _REFUSED:
-            self.problem = f"zeromq {self.config.name}: {self.config.topic}: {written.error}"
-            self._again.append(waiting)
-        elif not waiting.is_alone:
-            self._alone.append(waiting._replace(is_alone=True))
+        is_alone, self._is_alone = self._is_alone, False
+        if error is None:
+            self._count_written()
+            self._error = None
+        elif status_of(error) not in _REFUSED:
+            self._error = error.str()
+            self._again.append(record)
+        elif not is_alone:
+            self._alone.append(record)
         else:
-            self._refused.append((waiting, written.error))
-            is_settled = True
-        with self._lock:
-            self._sent -= 1
-            if is_settled:
-                self._records -= 1
-                self._bytes -= waiting.size
+            self._refused.append((record, error.str()))
+        self._settled_bytes += len(record.value or b"")
+        self._settled += 1
 
     def _is_full(self, part: float = 1.0) -> bool:
-        with self._lock:
-            return (
-                self._records >= WAITING_RECORDS_MAX * part
-                or self._bytes >= WAITING_BYTES_MAX * part
-                or bool(self._alone)
-            )
+        return (
+            self._sent - self._settled >= WAITING_RECORDS_MAX * part
+            or self._sent_bytes - self._settled_bytes >= WAITING_BYTES_MAX * part
+            or bool(self._alone or self._again or self._is_alone)
+        )
 
     def _send_again(self) -> None:
-        for _ in range(len(self._again)):
-            self._send(self._again.popleft())
+        self._write([self._again.popleft() for _ in range(len(self._again))])
+
+    def _count(self) -> None:
+        for name, amount in self._tally.items():
+            self._counts.add(name, amount, stream=self._name)
+        self._tally.clear()
 
     def _give_up(self) -> None:
         """Write what the cluster refused as a gap, or as a loss where there are no numbers."""
         while self._refused:
-            waiting, error = self._refused.popleft()
-            message = waiting.message
-            reason, name = f"refused by the cluster: {error}", self.config.name
-            if isinstance(message, Numbered):
-                gap = Gap(message.sender, message.number, message.number, reason)
-                self._write_gap(gap, "refused by the cluster")
-            elif isinstance(message, Foreign):
-                kind = "refused by the cluster"
-                self._counts.add("zeromq_lost", stream=name, reason=kind)
-                self._write(Waiting(loss_record(name, 1, reason, self.config.partition)))
+            record, error = self._refused.popleft()
+            reason = f"refused by the cluster: {error}"
+            self._counts.add("records_refused", topic=self.config.topic)
+            if record.key in (GAP_KEY, LOSS_KEY):
+                _log.error("zeromq %s: a record of a loss was refused: %s", self._name, error)
+                continue
+            self._counts.add("zeromq_lost", stream=self._name, reason="refused by the cluster")
+            headers = dict(record.headers)
+            if SEQUENCE in headers:
+                sender = bytes.fromhex((headers[SENDER] or b"").decode())
+                number = int(headers[SEQUENCE] or b"")
+                gap = Gap(sender, number, number, reason)
+                self._write([record_of(gap, self.config.partition)])
             else:
-                _log.error("zeromq %s: a record of a loss was refused: %s", name, error)
+                self._write([loss_record(self._name, 1, reason, self.config.partition)])

@@ -11,8 +11,8 @@ when the process was killed is lost.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -30,22 +30,23 @@ from millstream.bridges.zeromq.frames import (
     encode_heartbeat,
     encode_numbered,
 )
-from millstream.bridges.zeromq.sockets import address_of, close, opened
+from millstream.bridges.zeromq.sockets import Stream
 
 RECORDS_PER_TURN = 500
 POLL_SECONDS = 0.1
 HEARTBEAT_SECONDS = 1.0
+_log = logging.getLogger(__name__)
 WAIT_MS_MAX = 24 * 3600 * 1000  # how long receivers may be away before the group goes on without us
 
 
-class Outbound:
+class Outbound(Stream):
     """Sends from `start` to `stop`."""
 
     def __init__(
         self, config: ZeromqOutConfig, settings: Mapping[str, Any], counts: Counts
     ) -> None:
+        super().__init__(config, counts)
         self.config = config
-        self._counts = counts
         self._settings = {
             "group.id": config.group,
             "auto.offset.reset": config.start,
@@ -60,21 +61,12 @@ class Outbound:
         self._id = os.urandom(SENDER_BYTES)
         self._next = 0
         self._sent_at = time.monotonic()
-        self._socket = opened(config)
-        self.address = address_of(self._socket)
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name=f"bridge-zeromq-{config.name}", daemon=True
-        )
 
     def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        close(self._socket)
+        if self.config.type == "pub" and not self.config.numbered:
+            name = self.config.name
+            _log.warning("zeromq %s: loss is unknown: without numbers nobody sees drops", name)
+        super().start()
 
     def _run(self) -> None:
         consumer = Consumer(self._settings)

@@ -170,7 +170,7 @@ class ShareLeader:
         self._queue: list[tuple[Change, Done | None]] = []
         self._is_writing = False
         self._is_burying = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
         self._timer_at_ms = 0
 
     def __repr__(self) -> str:
@@ -434,6 +434,10 @@ class ShareLeader:
 
     def watch(self, fetch: WaitingFetch) -> None:
         self._waiting[fetch] = None
+        if self._timer is not None and self._timer_at_ms <= self._clock.monotonic_ms():
+            # The loop is late, or somebody has advanced the clock.
+            self._timer.cancel()
+            self._timer = self._tasks.loop.call_soon(self._tick)
 
     def unwatch(self, fetch: WaitingFetch) -> None:
         self._waiting.pop(fetch, None)
