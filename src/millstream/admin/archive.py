@@ -7,12 +7,12 @@ their own). A broker that does not answer is named; the others are still shown.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millstream.admin.settings import Resource, settings_of
 from millstream.client.cluster import check
 from millstream.errors import ApiError, ErrorCode, MillstreamError
+from millstream.models import dataclass
 
 if TYPE_CHECKING:
     from millstream.client.cluster import Cluster

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from millstream.admin.groups import SHARE, committed_offsets, list_groups
@@ -21,6 +21,7 @@ from millstream.admin.share_groups import start_offsets
 from millstream.client.cluster import Cluster
 from millstream.config.backlog import AGE, BYTES, EVERY_GROUP, GROUPS, IDLE, POLICY, BacklogPolicy
 from millstream.config.topic import NO_BOUND, RETAIN
+from millstream.models import dataclass
 
 APPLIES = {"hold": "holds producers", "reject": "rejects producers", "drop": "drops records"}
 UNLESS_IDLE = " unless idle"

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from millstream.admin.following import BoardFollower, write_records
@@ -23,6 +23,7 @@ from millstream.admin.pipeline_board import RUNS_MAX, is_lost
 from millstream.admin.pipeline_records import STATUS, STATUS_SETTINGS, decode
 from millstream.client.cluster import Cluster
 from millstream.errors import ConfigError
+from millstream.models import dataclass
 
 TOPIC = "__millstream_bridges"
 SETTINGS = STATUS_SETTINGS

@@ -96,6 +96,11 @@ def test_bad_target_says_what_is_wrong(console: Console, page: Page) -> None:
         assert not found["moves"]
     page.goto(console.url + "/groups/aiming/reset?target=duration&value=soon")
     expect(page.get_by_role("alert")).to_contain_text("is not a span of time")
+    path = "/groups/aiming/reset?target=datetime&zone=120&value=2026-11-14T08:30"
+    in_full = "2026-11-14T08:30:00.000+02:00"  # as the browser's user means it
+    found = console.json(path)
+    assert found["value"] == in_full
+    assert in_full in found["command"]
     status, answer = console.post("/groups/aiming/reset", {"target": "offset", "value": "-5"})
     assert (status, answer["message"]) == (400, "an offset is not negative")
 

@@ -4,7 +4,7 @@ what keeps it from going on."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,6 +15,7 @@ from millstream.client.cluster import Cluster
 from millstream.console.actions import command, command_of
 from millstream.console.answers import page
 from millstream.console.lists import Listed, Wanted, listed
+from millstream.models import dataclass
 
 TONES = {"failing": "bad", "behind": "warn", "loading": "info", "up to date": "good"}
 LIVE_SECONDS = 5.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from weakref import WeakKeyDictionary
 
 from starlette.exceptions import HTTPException
@@ -37,6 +37,7 @@ from millstream.console.lists import Listed, Wanted, listed
 from millstream.console.paths import link
 from millstream.console.sessions import Session, in_cluster, session_of
 from millstream.errors import ConfigError
+from millstream.models import dataclass
 
 LIVE_SECONDS = 2.0
 SPARK_POINTS = 60

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from datetime import UTC, datetime
 from typing import Literal
 
 from starlette.requests import Request
@@ -43,6 +44,7 @@ from millstream.console.actions import Form, Refused, act, check_typed, command,
 from millstream.console.answers import page
 from millstream.console.lists import Listed, Wanted, listed
 from millstream.console.paths import link
+from millstream.console.zones import in_full
 from millstream.errors import ApiError, MillstreamError
 from millstream.models import dataclass
 
@@ -270,7 +272,10 @@ async def show(request: Request) -> Response:
 
 def chosen_of(values: Mapping[str, str]) -> Filter:
     """The filter that a query or a form asks for."""
-    return Filter(**{name: values[name] for name in CONDITIONS if values.get(name)})
+    chosen = {name: values[name] for name in CONDITIONS if values.get(name)}
+    for name in {"since", "until"} & chosen.keys():
+        chosen[name] = in_full(chosen[name], values.get("zone", ""), datetime.now(UTC))
+    return Filter(**chosen)
 
 
 def load_letters(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -28,6 +28,7 @@ from millstream.excision.documents import KEY, WHERE, Receipt, Selector, TopicPl
 from millstream.excision.history import EXCISIONS, RECEIPTS
 from millstream.excision.ledger import Excision, Excisions, Ledger
 from millstream.excision.selection import Access, find_topic
+from millstream.models import dataclass
 
 LIVE_SECONDS = 4.0
 PREVIEW_SECONDS = 10.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, field, replace
 from datetime import UTC, datetime
 
@@ -36,6 +37,7 @@ from millstream.console.paths import link
 from millstream.console.sampler import Sampler, sampler_of
 from millstream.console.samples import Sample
 from millstream.console.trends import Trend, lag_trend
+from millstream.console.zones import in_full
 from millstream.models import dataclass
 from millstream.partitions import TopicPartition
 
@@ -278,8 +280,18 @@ async def delete(request: Request, form: Form) -> Response:
 
 
 def now() -> datetime:
-    """With the time zone of the console, in which points in time are read."""
+    """With the time zone of the console; points in time have one (`value_of`)."""
     return datetime.now(UTC).astimezone()
+
+
+def value_of(kind: str, fields: Mapping[str, str] | Form) -> str:
+    """What is typed beside the target; a point in time with its zone."""
+    value = (fields.get("value") or "").strip()
+    if kind != "datetime" or not value:
+        return value
+    with suppress(InvalidArgument):  # said where it is used
+        return in_full(value, fields.get("zone") or "", now())
+    return value
 
 
 def parse_target(kind: str, value: str) -> Target:
@@ -359,7 +371,8 @@ def preview(
 
 async def ask_reset(request: Request) -> Response:
     group, query = request.path_params["name"], request.query_params
-    kind, value = query.get("target", ""), query.get("value", "").strip()
+    kind = query.get("target", "")
+    value = value_of(kind, query)
     scope = [it for it in query.getlist("topic") if it]
     return await page(
         request,
@@ -378,7 +391,8 @@ def do_reset(cluster: Cluster, group: str, target: Target, scope: Sequence[str])
 
 async def apply_reset(request: Request, form: Form) -> Response:
     group = request.path_params["name"]
-    target = parse_target(form.get("target"), form.get("value"))
+    kind = form.get("target")
+    target = parse_target(kind, value_of(kind, form))
     scope = [it for it in form.all("topic") if it]
     return await act(
         request,

@@ -40,6 +40,7 @@ from millstream.console.pages.groups import (
     parse_target,
     preview,
     reset_arguments,
+    value_of,
 )
 from millstream.console.pages.overview import range_of
 from millstream.console.paths import link
@@ -280,7 +281,8 @@ def load_reset(
 
 async def ask_reset(request: Request) -> Response:
     group, query = request.path_params["name"], request.query_params
-    kind, value = query.get("target", ""), query.get("value", "").strip()
+    kind = query.get("target", "")
+    value = value_of(kind, query)
     scope = [it for it in query.getlist("topic") if it]
     return await page(
         request,
@@ -299,7 +301,8 @@ def do_reset(cluster: Cluster, group: str, target: Target, scope: Sequence[str])
 
 async def apply_reset(request: Request, form: Form) -> Response:
     group = request.path_params["name"]
-    target = parse_target(form.get("target"), form.get("value"))
+    kind = form.get("target")
+    target = parse_target(kind, value_of(kind, form))
     scope = [it for it in form.all("topic") if it]
     return await act(
         request,

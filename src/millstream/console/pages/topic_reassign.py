@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -37,6 +37,7 @@ from millstream.console.pages.cluster import Move as Progress
 from millstream.console.pages.cluster import progress_of
 from millstream.console.paths import link
 from millstream.errors import ApiError, MillstreamError
+from millstream.models import dataclass
 
 LIVE_SECONDS = 2.0
 THROTTLE_MAX = 2**40

@@ -219,6 +219,8 @@
   }
 
   function prepare(root) {
+    // Moments that are typed mean the browser's time zone.
+    for (const field of all("[data-zone]", root)) field.value = String(-new Date().getTimezoneOffset());
     localTimes(root);
     all("pre[data-json]", root).forEach(jsonTree);
     all("[data-chart]", root).forEach(chart);

@@ -5,9 +5,6 @@ addEventListener("DOMContentLoaded", () => { // after console.js
   const ROWS_MAX = 1000; // in the browser; older ones leave the page
   const find = (selector, root = document) => root.querySelector(selector);
 
-  // Moments that are typed mean the browser's time zone.
-  for (const field of ui.all("[data-zone]")) field.value = String(-new Date().getTimezoneOffset());
-
   // The field for an offset or a time is needed only for some starts.
   const start = find("[data-start]");
   if (start) {
