@@ -1,11 +1,12 @@
-"""Records of a topic as a file: JSON lines, CSV or Parquet, of any size with little memory."""
+"""Records of a topic as a file: JSON lines, CSV or Parquet, of any size with little memory. A child
+process reads and writes them (`admin.export_process`)."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,30 +15,27 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from millstream.admin.browsing import Asked, read_bounds, records
-from millstream.admin.exporting import can_write_parquet, csv_lines, json_lines, parquet
-from millstream.admin.reading import Reader
+from millstream.admin.browsing import Asked, read_bounds
+from millstream.admin.export_process import ExportProcess
+from millstream.admin.exporting import can_write_parquet
 from millstream.client.cluster import Cluster
 from millstream.console.actions import Refused, command
 from millstream.console.answers import page
 from millstream.console.exchanges import exchange_of
 from millstream.console.record_views import Fields, now_ms, whole
-from millstream.console.sessions import session_of
+from millstream.console.sessions import in_cluster, session_of
 from millstream.console.threads import in_thread
 from millstream.models import dataclass
 
 COUNT_DEFAULT = 10_000
 COUNT_MAX = 1_000_000
-BYTES_MAX = 4 * 1024**3
-SECONDS_MAX = 3600.0
-EXPORTS_MAX = 16  # at once, of all users
-EXPORTS_PER_SESSION_MAX = 4
+EXPORTS_MAX = 4  # at once, of all users
+EXPORTS_PER_SESSION_MAX = 2
 
-Write = Callable[[str, Any], Iterator[bytes]]
-KINDS: dict[str, tuple[Write, str, str]] = {
-    "json": (json_lines, "application/x-ndjson", "jsonl"),
-    "csv": (csv_lines, "text/csv; charset=utf-8", "csv"),
-    "parquet": (parquet, "application/vnd.apache.parquet", "parquet"),
+KINDS = {  # types and endings of files
+    "json": ("application/x-ndjson", "jsonl"),
+    "csv": ("text/csv; charset=utf-8", "csv"),
+    "parquet": ("application/vnd.apache.parquet", "parquet"),
 }
 
 
@@ -74,15 +72,13 @@ async def download(request: Request) -> Response:
     kind = parameters.get("as", "json")
     if kind not in KINDS:
         raise Refused(f"{kind!r} is not a format; choose one of {', '.join(KINDS)}")
+    if kind == "parquet" and not can_write_parquet():
+        raise Refused("Parquet needs Arrow: pip install 'millstream[query]'")
     count = max(1, min(COUNT_MAX, whole(parameters.get("count"), COUNT_DEFAULT)))
     asked = replace(Fields.of(parameters).asked(now_ms()), count=count)
-    write, media_type, ending = KINDS[kind]
-    exports = _exports(request)
-    session = session_of(request)
-    exports.begin(session.id)
-    cluster = session.new_cluster()
-    contents = _contents(cluster, topic, asked, write)
-    chunks = _in_threads(request, contents, cluster, exports)
+    await in_cluster(request, read_bounds, topic, asked.partitions)  # what is refused has a status
+    media_type, ending = KINDS[kind]
+    chunks = _chunks(request, topic, asked, kind)
     try:
         first = await anext(chunks, b"")  # a refusal is still an error, not half a file
     except BaseException:
@@ -96,16 +92,11 @@ async def download(request: Request) -> Response:
     return StreamingResponse(_rest(first, chunks), media_type=media_type, headers=headers)
 
 
-def _contents(cluster: Cluster, topic: str, asked: Asked, write: Write) -> Iterator[bytes]:
-    reader = Reader(cluster, topic, kept_bytes=None, bytes_max=BYTES_MAX, seconds_max=SECONDS_MAX)
-    yield from write(topic, records(cluster, topic, asked, reader))
-
-
 class Exports:
-    """Those that run. They take turns in one thread: the broker may be in this process."""
+    """Those that run, each in a child process."""
 
     def __init__(self) -> None:
-        self.thread = asyncio.Semaphore(1)
+        self.threads = asyncio.Semaphore(EXPORTS_MAX)
         self._running: Counter[str] = Counter()
 
     def begin(self, session: str) -> None:
@@ -133,24 +124,31 @@ def _exports(request: Request) -> Exports:
     return exports
 
 
-async def _in_threads(
-    request: Request, contents: Iterator[bytes], cluster: Cluster, exports: Exports
-) -> Any:
-    session = session_of(request)
+async def _chunks(
+    request: Request, topic: str, asked: Asked, kind: str
+) -> AsyncGenerator[bytes, None]:
+    session, exports = session_of(request), _exports(request)
+    exports.begin(session.id)
+    export: ExportProcess | None = None
+
+    def begin() -> ExportProcess:
+        return ExportProcess(session.bootstrap_servers, session.client_settings, topic, asked, kind)
+
     try:
+        export = await in_thread(exports.threads, begin)
         while not session.is_closed:
-            chunk = await in_thread(exports.thread, next, contents, None)
+            chunk = await in_thread(exports.threads, export.read)
             if chunk is None:
                 return
             if chunk:
                 yield chunk
-            elif exchange_of(request.scope).is_gone:  # nothing is sent yet that would notice
+            elif exchange_of(request.scope).is_gone:  # nothing is sent that would notice
                 return
         raise HTTPException(401, "you are logged out")
     finally:
         exports.end(session.id)
-        contents.close()  # type: ignore[attr-defined]
-        cluster.close()
+        if export is not None:
+            export.close()
 
 
 async def _rest(first: bytes, chunks: Any) -> AsyncIterator[bytes]:
