@@ -141,3 +141,11 @@ def test_running_job_and_what_cannot_be_read_are_shown(
     expect(table).to_have_count(0)
     check_accessible(page)
     write_records(cluster, EXCISIONS, [("job/<b>", None)])
+
+
+def test_reports_on_sinks_are_rows_and_what_is_no_report_is_left_out() -> None:
+    report = {"kind": "sink", "name": "crm", "how": "deleted", "state": "done"}
+    counts = {"rows_before": {"users": 3}, "rows_after": {"users": 2}, "left": 0}
+    (row, plain) = excision.derived_rows([{**report, **counts}, "x", {"rows_before": 7, "left": 2}])
+    assert (row.kind, row.name, row.rows, row.left) == ("sink", "crm", ["users: 3 → 2"], "")
+    assert (plain.rows, plain.left) == ([], "2")

@@ -104,6 +104,18 @@ class ReplicaRow:
 
 
 @dataclass(frozen=True)
+class DerivedRow:
+    """What was done to a sink or a pipeline that has rows of the records."""
+
+    kind: str
+    name: str
+    how: str
+    state: str
+    rows: list[str]  # of each table, before and after
+    left: str
+
+
+@dataclass(frozen=True)
 class ReceiptPage:
     """The model of one receipt. `problems` are those of the whole chain."""
 
@@ -111,6 +123,7 @@ class ReceiptPage:
     records: int
     places: list[PlaceRow]
     replicas: list[ReplicaRow]
+    derived: list[DerivedRow]
     problems: list[str]
     others: int  # receipts in the chain
     commands: dict[str, str]
@@ -252,6 +265,24 @@ def replica_rows(receipt: Receipt) -> list[ReplicaRow]:
     return rows
 
 
+def derived_rows(reports: Sequence[Any]) -> list[DerivedRow]:
+    return [
+        DerivedRow(
+            *(str(it.get(name, "")) for name in ("kind", "name", "how", "state")),
+            _rows(it.get("rows_before"), it.get("rows_after")),
+            "" if it.get("left") in (None, 0, "", [], {}) else str(it["left"]),
+        )
+        for it in reports
+        if isinstance(it, dict)
+    ]
+
+
+def _rows(before: object, after: object) -> list[str]:
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return []
+    return [f"{table}: {count} → {after.get(table, '?')}" for table, count in before.items()]
+
+
 def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
@@ -272,6 +303,7 @@ async def show_receipt(request: Request) -> Response:
             receipt.job.records,
             place_rows(receipt.job.topics),
             replica_rows(receipt),
+            derived_rows(getattr(receipt, "derived", ())),
             found.problems,
             len(found.receipts),
             {
