@@ -108,9 +108,10 @@ def commit(console: Console, group: str, offset: int) -> None:
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Console]:
-    """A console on a broker with an archive."""
-    with Broker.start(config=archive_settings(str(tmp_path / "archive"))) as broker:
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Console]:
+    """A console on a broker with an archive, whose path says nothing about this machine."""
+    monkeypatch.chdir(tmp_path)
+    with Broker.start(config=archive_settings("archive")) as broker:
         console = start_console(broker.bootstrap_servers)
         try:
             yield console

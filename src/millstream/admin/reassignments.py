@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -194,7 +195,14 @@ def elect_leaders(
 
 
 def _ask(cluster: Cluster, api: str, fields: dict[str, Any]) -> Any:
-    """Ask a broker. One that is not the controller forwards the request."""
-    answer = cluster.ask_broker(cluster.broker_ids()[0], api, fields)
+    """Ask a broker, the next one if it does not answer. One that is not the controller forwards
+    the request."""
+    *others, last = cluster.broker_ids()
+    for broker in others:
+        with suppress(OSError):
+            answer = cluster.ask_broker(broker, api, fields)
+            break
+    else:
+        answer = cluster.ask_broker(last, api, fields)
     check(answer.error_code, getattr(answer, "error_message", None) or f"{api} is refused", api)
     return answer
