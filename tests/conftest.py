@@ -42,6 +42,10 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # some extension modules report what is left at the end
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--peer",
