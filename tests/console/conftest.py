@@ -180,13 +180,28 @@ def watched_page(browser: Browser) -> Iterator[Page]:
     assert not unexpected, unexpected
 
 
+QUICK = [("light", DESKTOP, True), ("light", PHONE, False)]
+EXHAUSTIVE = [("light", DESKTOP, True), ("dark", DESKTOP, True), ("light", PHONE, True)]
+variants = list(EXHAUSTIVE)  # scheme, size, and whether axe runs, which takes most of the time
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Without the slow tests, axe runs once on each page instead of three times."""
+    if config.getoption("markexpr") == "not slow":
+        variants[:] = QUICK
+
+
 def check_accessible(page: Page) -> None:
-    """axe finds nothing on the page as it is now, in light and dark, wide and on a phone."""
+    """axe finds nothing on the page as it is now, and it does not scroll sideways on a phone; with
+    the slow tests, axe also looks at it in dark and on a phone."""
     script = AXE.read_text(encoding="utf-8")
     findings = []
-    for scheme, size in (("light", DESKTOP), ("dark", DESKTOP), ("light", PHONE)):
+    for scheme, size, with_axe in variants:
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         page.set_viewport_size(size)  # type: ignore[arg-type]
+        findings += _sideways(page, size)
+        if not with_axe:
+            continue
         # The driver's own evaluation is not bound by the page's policy.
         if not page.evaluate("() => typeof window.axe === 'object'"):
             page.evaluate(script + "\n;() => null")
@@ -194,9 +209,13 @@ def check_accessible(page: Page) -> None:
         for found in page.evaluate("async () => (await axe.run()).violations"):
             nodes = [node["html"][:200] + " " + node["failureSummary"] for node in found["nodes"]]
             findings.append(f"{scheme} {size['width']}: {found['id']}: {nodes[:3]}")
-        wide = page.evaluate("() => document.documentElement.scrollWidth")
-        if wide > size["width"]:
-            findings.append(f"{size['width']} wide: the page is {wide} wide, and scrolls sideways")
     page.set_viewport_size(DESKTOP)  # type: ignore[arg-type]
     page.emulate_media(color_scheme="light")
     assert not findings, "\n".join(findings)
+
+
+def _sideways(page: Page, size: dict[str, int]) -> list[str]:
+    wide = page.evaluate("() => document.documentElement.scrollWidth")
+    if wide <= size["width"]:
+        return []
+    return [f"{size['width']} wide: the page is {wide} wide, and scrolls sideways"]
