@@ -47,10 +47,10 @@ def _values(it: Any) -> tuple[Any, ...]:
     return tuple(getattr(it, field.name) for field in dataclasses.fields(it) if field.compare)
 
 
-def _eq(self: Any, other: object) -> bool:
+def _eq(self: Any, other: object) -> Any:
     if type(other) is not type(self):
         return NotImplemented
-    return bool(_values(self) == _values(other))
+    return _values(self) == _values(other)
 
 
 def _hash(self: Any) -> int:

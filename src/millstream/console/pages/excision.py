@@ -268,9 +268,12 @@ def replica_rows(receipt: Receipt) -> list[ReplicaRow]:
 def derived_rows(reports: Sequence[Any]) -> list[DerivedRow]:
     return [
         DerivedRow(
-            *(str(it.get(name, "")) for name in ("kind", "name", "how", "state")),
-            _rows(it.get("rows_before"), it.get("rows_after")),
-            "" if it.get("left") in (None, 0, "", [], {}) else str(it["left"]),
+            kind=str(it.get("kind", "")),
+            name=str(it.get("name", "")),
+            how=str(it.get("how", "")),
+            state=str(it.get("state", "")),
+            rows=_rows(it.get("rows_before"), it.get("rows_after")),
+            left="" if it.get("left") in (None, 0, "", [], {}) else str(it["left"]),
         )
         for it in reports
         if isinstance(it, dict)
