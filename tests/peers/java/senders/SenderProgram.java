@@ -28,6 +28,7 @@ public final class SenderProgram {
                         .prefix("shop")
                         .hostname(host)
                         .port(port)
+                        .blocking(true) // nothing is dropped, and close waits
                         .enableTelemetry(false)
                         .enableAggregation(false)
                         .originDetectionEnabled(false)
