@@ -69,7 +69,7 @@ def test_user_is_created_changed_and_deleted(broker: BrokerUnderTest) -> None:
         assert alter(wire, [deletion(user)]) == {user: (NO_ERROR, None)}
         eventually(lambda: describe(wire, user) == {user: {SHA_512: 16384}})
         alter(wire, [deletion(user, SHA_512)])
-        eventually(lambda: tuple(describe(wire, user)[user])[0] == RESOURCE_NOT_FOUND)
+        eventually(lambda: next(iter(describe(wire, user)[user])) == RESOURCE_NOT_FOUND)
         alter(wire, [], upsertion(user, SHA_512))  # and created again
         eventually(lambda: describe(wire, user) == {user: {SHA_512: 4096}})
 
