@@ -9,11 +9,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from millstream import Broker
 from millstream.broker import embedded
 from millstream.broker.server import BrokerServer
 from millstream.errors import ConfigError, DirectoryLocked, MillstreamError
+from millstream.testing.clock import ManualClock
 from tests.peers.servers import free_port
 from tests.peers.wire import Wire, batch
 
@@ -141,3 +143,19 @@ def test_caller_hears_of_a_server_that_cannot_be_imported(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "millstream.broker.server", None)
     with pytest.raises(ImportError):
         Broker.start()
+
+
+def test_clock_of_a_test_is_that_of_the_broker() -> None:
+    clock = ManualClock(1_600_000_000_000)
+    with Broker.start(
+        config={"log.message.timestamp.type": "LogAppendTime"}, clock=clock
+    ) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        seen: list[int] = []
+        for _ in range(2):
+            producer.produce("t", b"v", on_delivery=lambda _, it: seen.append(it.timestamp()[1]))
+            assert producer.flush(60) == 0
+            clock.advance(3_600_000)
+    assert seen == [1_600_000_000_000, 1_600_003_600_000]
+    with pytest.raises(ConfigError, match="in this process"):
+        Broker.start(in_process=False, clock=clock)
