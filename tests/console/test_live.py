@@ -105,6 +105,27 @@ def test_browser_that_is_behind_skips_versions() -> None:
     assert asyncio.run(run()).count("version") < number
 
 
+def test_browser_that_fails_does_not_stop_the_others() -> None:
+    number = 0
+
+    async def draw(parts: Sequence[str]) -> dict[str, str]:
+        nonlocal number
+        number += 1
+        return {"a": f"version {number};"}
+
+    class Broken(Browser):
+        def offer(self, chunks: Chunk) -> bool:
+            raise RuntimeError("the transport is closed")
+
+    async def run() -> None:
+        streams, broken, other = Streams(), Broken(), Browser()
+        make = lambda: Feed({"a": 0.01}, draw, problem=str)  # noqa: E731
+        with streams.shared(("u", "/"), make, broken), streams.shared(("u", "/"), make, other):
+            await other.see("version 3;")
+
+    asyncio.run(run())
+
+
 def test_feed_has_events_for_scripts_beside_its_parts() -> None:
     async def draw(parts: Sequence[str]) -> dict[str, str | Event]:
         return {"rows": "<p>", "event samples": Event("samples", [1])}

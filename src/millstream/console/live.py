@@ -136,7 +136,8 @@ class Feed:
             if now - self._written_at < HEARTBEAT_SECONDS:
                 return
             for sink in list(self._seen):
-                sink.offer(HEARTBEAT)
+                with contextlib.suppress(Exception):
+                    sink.offer(HEARTBEAT)
         self._written_at = now
         ready: dict[int, Chunk] = {}
         for number, sink in enumerate(list(self._seen), 1):
@@ -153,8 +154,11 @@ class Feed:
         if seen not in ready:
             missing = [it for version, it in sorted(self._versions.values()) if version > seen]
             ready[seen] = Chunk.of(b"".join(missing))
-        if sink.offer(ready[seen]):
-            self._seen[sink] = self._version
+        try:
+            if sink.offer(ready[seen]):
+                self._seen[sink] = self._version
+        except Exception:  # noqa: BLE001 (any: the other browsers must not wait for it)
+            _log.exception("a live page cannot be written")
 
     @contextlib.contextmanager
     def followed_by(self, sink: Sink) -> Iterator[None]:
