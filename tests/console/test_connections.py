@@ -9,11 +9,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-import uvloop
 
 from millstream.console import connections
 from millstream.console.connections import HttpServer
-from millstream.console.exchanges import Chunk, exchange_of
 from millstream.console.server import bind
 
 App = Callable[[Any, Any, Any], Any]
@@ -151,31 +149,6 @@ def test_browser_that_leaves_cancels_its_answer() -> None:
 
     run(test, endless)
     assert ended == ["/stream"]
-
-
-def test_writing_to_a_connection_that_is_closing_does_nothing() -> None:
-    async def closing(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200})
-        exchange = exchange_of(scope)
-        exchange._wire.abort()
-        exchange.offer(Chunk.of(b"x"))  # uvloop would raise
-        offered.append(scope["path"])
-
-    offered: list[str] = []
-
-    async def test(connect: Any) -> None:
-        client = await connect()
-        client.writer.write(GET % b"x")
-        with contextlib.suppress(ConnectionResetError):
-            await client.reader.read()
-
-    async def start() -> None:
-        async with asyncio.timeout(120), serving(closing) as connect:
-            await test(connect)
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(start())
-    assert offered == ["/x"]
 
 
 @pytest.mark.parametrize("starts", [False, True])

@@ -211,7 +211,6 @@ class Connection(asyncio.Protocol):
         return self._writable.is_set()
 
     def write(self, data: bytes) -> None:
-        # One that is closing would raise, before the exchange hears that the browser is gone.
         if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
