@@ -93,9 +93,7 @@ class TopicFollower:
                     for it in decode_batch(fetched.records, at):
                         yield TopicRecord(it.timestamp, it.key, it.value)
             if self._position == before:
-                if fetched.high_watermark < end:
-                    return  # a new leader does not know yet how far its log is replicated
-                self._position = end  # compaction has left nothing of the rest
+                return  # compaction has left nothing of the rest, or it cannot be read yet
 
 
 class BoardFollower(Generic[AnyBoard]):
