@@ -20,12 +20,13 @@ def test_topic_is_deleted_by_name_in_every_version(tmp_path: Path) -> None:
         for version in range(1, 7):
             await server.topics.create([NewTopic("t", 1)])
             if version < 6:
-                wanted = {"topic_names": ["t", "no"]}
+                wanted = {"topic_names": ["t", "no", ""]}
             else:
-                wanted = {"topics": [{"name": "t"}, {"name": "no"}]}
+                wanted = {"topics": [{"name": "t"}, {"name": "no"}, {"name": ""}]}
             answer = await client.call(KEY, version, timeout=1000, **wanted)
             codes = {it.name: it.error_code for it in answer.responses}
-            assert codes == {"t": ErrorCode.NONE, "no": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+            missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert codes == {"t": ErrorCode.NONE, "no": missing, "": missing}
             assert not server.metadata.image.topics
 
     converse(tmp_path, conversation)

@@ -54,7 +54,8 @@ async def _delete(context: RequestContext, wanted: list[tuple[str | None, uuid.U
                 )
             found[topic.id] = topic
         except ApiError as error:
-            answers.append(_answer(name or _name_to_tell(context, topic_id), topic_id, error))
+            told = _name_to_tell(context, topic_id) if name is None else name
+            answers.append(_answer(told, topic_id, error))
     mutations = Mutations(context, "delete_topics", strict_since=FIRST_VERSION_WITH_QUOTA_ERROR)
     refusals = mutations.refusals({key: len(it.partitions) for key, it in found.items()})
     answers += [_answer(found.pop(key).name, key, error) for key, error in refusals.items()]
@@ -67,7 +68,7 @@ async def _delete(context: RequestContext, wanted: list[tuple[str | None, uuid.U
 
 def _wanted(version: int, request: Any) -> list[tuple[str | None, uuid.UUID]]:
     if version < 6:
-        return [(name, _NO_ID) for name in request.topic_names]
+        return [(name or "", _NO_ID) for name in request.topic_names]  # the answer repeats it
     return [(topic.name, topic.topic_id or _NO_ID) for topic in request.topics]
 
 
