@@ -57,7 +57,8 @@ def test_source_and_sink_encrypt_and_decrypt(
             create_topics(cluster, [NewTopic(topic, 1)])
         there = {"kafka.bootstrap.servers": millstream.bootstrap_servers, "shreddingKeys": keys}
         writer = rows.coalesce(1).write.format("millstream").options(**there, **options)
-        writer.options(topic=topic, valueFormat="json", shreddingSubject="customer").save()
+        writer = writer.options(topic=topic, valueFormat="json", shreddingSubject="customer")
+        writer.mode("append").save()
         typed = spark.read.format("millstream").schema(schema).option("valueFormat", "json")
         encrypted = (
             spark.read.format("millstream")
