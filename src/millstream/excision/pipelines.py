@@ -38,7 +38,7 @@ from millstream.errors import ConfigError, MillstreamError, ViewError
 from millstream.excision.documents import DerivedPlan, Job
 from millstream.excision.sinks import lost_records
 from millstream.pipelines.running.sinks import view_name
-from millstream.pipelines.spec import Table, Topic
+from millstream.pipelines.spec import Table, Topic, View
 
 if TYPE_CHECKING:
     from millstream.pipelines.pipeline import Pipeline
@@ -120,7 +120,9 @@ def _refuse_unreachable(pipeline: Pipeline, settings: Settings) -> None:
 
 
 def _tables(pipeline: Pipeline) -> list[str]:
-    return sorted(it.name for it in pipeline.writes.values() if isinstance(it, Table))
+    """Without its views, which are tables, too."""
+    written = [it for it in pipeline.writes.values() if isinstance(it, Table)]
+    return sorted(it.name for it in written if not isinstance(it, View))
 
 
 def _all_tables(pipeline: Pipeline) -> list[str]:
