@@ -13,6 +13,7 @@ from millstream import Broker
 from millstream.admin.browsing import Asked, Start
 from millstream.admin.export_process import ExportProcess
 from millstream.admin.exporting import ExportFailed
+from millstream.errors import ApiError, ErrorCode
 from tests.peers.patience import PATIENCE_SECONDS
 
 
@@ -41,8 +42,12 @@ def test_file_is_written_by_a_child(servers: str) -> None:
 
 
 def test_what_fails_says_why(servers: str) -> None:
-    with pytest.raises(ExportFailed, match="gone"):
+    with pytest.raises(ApiError, match="there is no topic gone") as refused:
         read(ExportProcess(servers, {}, "gone", Asked(), "csv"))
+    assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    export = ExportProcess(servers, {"security.protocol": "none"}, "orders", Asked(), "csv")
+    with pytest.raises(ExportFailed, match=r"security\.protocol"):
+        read(export)
 
 
 def test_child_ends_with_the_export(servers: str) -> None:

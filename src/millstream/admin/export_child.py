@@ -1,7 +1,8 @@
 """The child process of an export: reads a request from stdin, writes the file to stdout.
 
 The request is a line of JSON (`export_process`). If the export fails, the last line on stderr is a
-message for the user, and the exit code is 1. When stdin ends, the process stops: its parent is gone
+message for the user, and the exit code is 1; or `EXIT_REFUSED` if a broker refused it, and the
+message begins with the number of the error. When stdin ends, the process stops: its parent is gone
 or not interested.
 """
 
@@ -20,9 +21,10 @@ from millstream.admin.exporting import csv_lines, json_lines, parquet
 from millstream.admin.reading import Reader
 from millstream.client.cluster import Cluster
 from millstream.client.security import Security, security_settings
-from millstream.errors import MillstreamError
+from millstream.errors import ApiError, MillstreamError
 
 CLIENT_ID = "millstream-export"
+EXIT_REFUSED = 3
 NICE = 10
 MEMORY_BYTES_MAX = 2 * 1024**3
 BYTES_MAX = 4 * 1024**3
@@ -71,10 +73,17 @@ def main() -> None:
     try:
         export(given, sys.stdout.buffer.write)
         sys.stdout.buffer.flush()
+    except ApiError as error:
+        print(error.code.value, one_line(error.message or ""), file=sys.stderr, flush=True)
+        os._exit(EXIT_REFUSED)
     except (MillstreamError, OSError, MemoryError) as error:
-        print(str(error).replace("\n", " ") or type(error).__name__, file=sys.stderr, flush=True)
+        print(one_line(str(error)) or type(error).__name__, file=sys.stderr, flush=True)
         os._exit(1)
     os._exit(0)
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.splitlines())
 
 
 if __name__ == "__main__":

@@ -21,7 +21,9 @@ from dataclasses import asdict
 from typing import Self
 
 from millstream.admin.browsing import Asked
+from millstream.admin.export_child import EXIT_REFUSED
 from millstream.admin.exporting import CHUNK_BYTES, ExportFailed
+from millstream.errors import ApiError, ErrorCode, MillstreamError
 
 MODULE = "millstream.admin.export_child"
 WAIT_SECONDS = 0.5  # for the child, before the caller is asked whether to go on
@@ -59,7 +61,7 @@ class ExportProcess:
 
     def read(self) -> bytes | None:
         """What the child has written, at the latest after `WAIT_SECONDS`; None at the end. Raises
-        `ExportFailed`."""
+        `ApiError` if a broker refused it, and `ExportFailed`."""
         assert self._child.stdout is not None
         descriptor = self._child.stdout.fileno()
         ready = select.poll()
@@ -69,11 +71,20 @@ class ExportProcess:
         chunk = os.read(descriptor, CHUNK_BYTES)
         if chunk:
             return chunk
-        if self._child.wait() != 0:
-            self._errors.seek(0)
-            lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
-            raise ExportFailed(lines[-1] if lines else "the export was ended")
+        exit_code = self._child.wait()
+        if exit_code != 0:
+            raise self._failure(exit_code)
         return None
+
+    def _failure(self, exit_code: int) -> MillstreamError:
+        self._errors.seek(0)
+        lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        if not lines:
+            return ExportFailed("the export was ended")
+        if exit_code != EXIT_REFUSED:
+            return ExportFailed(lines[-1])
+        number, _, message = lines[-1].partition(" ")
+        return ApiError(ErrorCode(int(number)), message or None)
 
     def close(self) -> None:
         """The child ends with it."""
