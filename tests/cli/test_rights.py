@@ -21,6 +21,8 @@ def test_rights_are_those_of_commands() -> None:
         (["-b", "host:1", "topic", "delete", "--yes", "orders"], "Delete on the topic"),
         (["--client-config", "topic", "produce", "orders"], "Write on the topic"),
         (["cluster"], "Describe on the cluster"),
+        (["excise", "--topic", "orders", "--key", "alice"], RIGHTS["excise"]),
+        (["excise", "list"], RIGHTS["excise"]),
     ],
 )
 def test_refusal_names_the_right(arguments: list[str], needed: str) -> None:

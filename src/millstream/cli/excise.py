@@ -47,7 +47,6 @@ from millstream.excision.selection import (
 from millstream.excision.verification import verify_receipt
 
 app = typer.Typer(
-    help="Remove records of a key or a predicate from a topic's history, with a receipt.",
     rich_markup_mode="rich",
     add_completion=False,
     invoke_without_command=True,
@@ -122,7 +121,7 @@ def excise(
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
 ) -> None:
-    """Remove records of a key, or those for which a predicate holds, from a topic's history.
+    """Remove records of a key or a predicate from a topic's history, with a receipt.
 
     First it shows what it would remove, and where: in the topic, and in dead letters of its
     records. Then every replica rewrites its files; offsets do not change, and readers see a gap.
@@ -134,8 +133,8 @@ def excise(
     \b
       millstream excise --topic orders --key alice --dry-run
       millstream excise --topic orders --key alice --reason "ticket 4711"
-      millstream excise --topic orders --key alice --sink search.toml --pipeline shop.py:revenue
-      millstream excise --topic orders --where "_value->>'$.email' = 'a@example.org'" --yes
+      millstream excise -t orders -k alice --sink search.toml --pipeline shop.py:revenue
+      millstream excise --topic orders --where "_value->>'$.email' = 'a@example.org'"
       millstream excise verify receipt-1.json --key alice
     """
     if context.invoked_subcommand is not None:
