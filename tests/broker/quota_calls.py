@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.broker.metadata.topics import NewTopic
+from millstream.broker.quotas.clients import QuotaMetric
 from millstream.broker.server import BrokerServer
 from millstream.clock import SystemClock
 from millstream.testing.clock import ManualClock
@@ -51,6 +52,13 @@ class Talk:
             for partition in topic.partitions
         )
         return int(answer.throttle_time.total_seconds() * 1000), size
+
+    def quota_metrics(self) -> list[QuotaMetric]:
+        """Of the clients that have a quota."""
+        quotas = self.server.services.throttling.quotas
+        assert quotas is not None
+        found = quotas.metrics(self.clock.monotonic_ms())
+        return [metric for metric in found if metric is not None]
 
     def muted(self) -> int:
         """How many connections are muted."""

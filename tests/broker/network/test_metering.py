@@ -52,15 +52,13 @@ def test_nothing_is_kept_of_strangers(tmp_path: Path) -> None:
 
     async def scenario(it: Talk) -> None:
         await it.set_quota((CLIENT_ID, None), request_percentage=1e9)
-        quotas = it.server.services.throttling.quotas
-        assert quotas is not None
         reader, writer = await asyncio.open_connection(*it.server.addresses[1])
         stranger = WireClient(reader, writer, "stranger")
         assert (await stranger.call(API_VERSIONS, 0)).error_code == 0
-        assert "stranger" not in {metric.client_id for metric in quotas.metrics(0)}
+        assert "stranger" not in {metric.client_id for metric in it.quota_metrics()}
         writer.close()
         await it.client.call(API_VERSIONS, 3)
-        assert "app" in {metric.client_id for metric in quotas.metrics(0)}
+        assert "app" in {metric.client_id for metric in it.quota_metrics()}
 
     listeners = "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0"
     talk(tmp_path, scenario, listeners=listeners)

@@ -220,9 +220,7 @@ def test_connections_beyond_the_rate_of_their_address_are_closed(tmp_path: Path)
                     break
         assert accepted == 10  # the quota of a window
         assert (await it.server.connections.survey()).refused == 1
-        quotas = it.server.services.throttling.quotas
-        assert quotas is not None
-        (metric,) = quotas.metrics(it.clock.monotonic_ms())
+        (metric,) = it.quota_metrics()
         assert metric.throttled_count == 1
         it.clock.advance(11_000)
         async with WireClient.connected(it.server) as client:
