@@ -8,14 +8,14 @@ import re
 from collections.abc import Callable, Sequence
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 from starlette.exceptions import HTTPException
 
 from millstream import Broker
 from millstream.console import live
 from millstream.console.exchanges import Chunk
 from millstream.console.live import Event, Feed, Partial, Streams, encode
-from tests.console.conftest import start_console
+from tests.console.conftest import Console, start_console
 
 
 def test_lines_of_html_are_one_event() -> None:
@@ -210,6 +210,18 @@ def test_page_follows_a_broker_that_stops_and_comes_back(page: Page) -> None:
             expect(page.locator("#live-problem")).to_be_empty()
         finally:
             console.server.stop()
+
+
+def test_page_is_live_although_a_script_comes_late(console: Console, page: Page) -> None:
+    """htmx must not begin before its extension for streams is there."""
+
+    def late(route: Route) -> None:
+        page.wait_for_timeout(500)
+        route.continue_()
+
+    page.route("**/hx-sse.min.js*", late)
+    with page.expect_request("**/?live=1"):
+        page.goto(console.url)
 
 
 def test_page_shows_that_the_console_is_gone(page: Page) -> None:
