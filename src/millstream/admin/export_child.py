@@ -2,7 +2,7 @@
 
 The request is a line of JSON (`export_process`). If the export fails, the last line on stderr is a
 message for the user, and the exit code is 1; or `EXIT_REFUSED` if a broker refused it, and the
-message begins with the number of the error. When stdin ends, the process stops: its parent is gone
+message begins with the name of the error. When stdin ends, the process stops: its parent is gone
 or not interested.
 """
 
@@ -74,7 +74,7 @@ def main() -> None:
         export(given, sys.stdout.buffer.write)
         sys.stdout.buffer.flush()
     except ApiError as error:
-        print(error.code.value, one_line(error.message or ""), file=sys.stderr, flush=True)
+        print(error.code.name, one_line(error.message or ""), file=sys.stderr, flush=True)
         os._exit(EXIT_REFUSED)
     except (MillstreamError, OSError, MemoryError) as error:
         print(one_line(str(error)) or type(error).__name__, file=sys.stderr, flush=True)

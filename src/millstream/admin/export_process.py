@@ -83,8 +83,8 @@ class ExportProcess:
             return ExportFailed("the export was ended")
         if exit_code != EXIT_REFUSED:
             return ExportFailed(lines[-1])
-        number, _, message = lines[-1].partition(" ")
-        return ApiError(ErrorCode(int(number)), message or None)
+        name, _, message = lines[-1].partition(" ")
+        return ApiError(ErrorCode[name], message or None)
 
     def close(self) -> None:
         """The child ends with it."""
