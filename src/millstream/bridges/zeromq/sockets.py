@@ -10,6 +10,7 @@ its clients refuses others; its socket never sees their messages.
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
@@ -23,7 +24,7 @@ LINGER_MS = 5_000  # what was sent may still go out when the bridge stops
 TYPES = {"sub": zmq.SUB, "pull": zmq.PULL, "pub": zmq.PUB, "push": zmq.PUSH}
 
 
-class Stream:
+class Stream(ABC):
     """A socket and its loop: listens when it is made, runs from `start` to `stop`. A loop that
     fails begins again, with the same socket."""
 
@@ -53,8 +54,9 @@ class Stream:
         """What keeps records from passing, besides a failure of the loop."""
         return None
 
+    @abstractmethod
     def _run(self) -> None:
-        raise NotImplementedError
+        """Pass messages on, until the bridge stops."""
 
 
 def opened(config: ZeromqInConfig | ZeromqOutConfig, keys: Keys | None = None) -> zmq.Socket[bytes]:
