@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from millstream import Broker
 from millstream.admin.topics import create_topic
-from tests.console.conftest import Console, check_accessible, start_console
+from tests.console.conftest import DESKTOP, Console, check_accessible, start_console
 from tests.console.records import commit, produce
 
 HOUR_MS = 3_600_000
@@ -95,6 +95,14 @@ def test_chart_of_one_sample_shows_its_time(console: Console, page: Page) -> Non
     assert page.evaluate(span, [[4990, 5000], 4990, 5000]) == [4970, 5000]
     assert page.evaluate(span, [[1000, 5000], 1000, 5000]) == [1000, 5000]
     assert page.evaluate(span, [[], 0, 100]) == [70, 100]
+
+
+def test_chart_wider_than_the_window_does_not_widen_the_page(console: Console, page: Page) -> None:
+    page.goto(console.url)
+    expect(page.locator("#chart-records canvas")).to_be_visible()
+    # A chart is redrawn a frame after the window has become narrower.
+    page.evaluate("() => { document.querySelector('#chart-records .uplot').style.width = '3000px' }")
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= DESKTOP["width"]
 
 
 def test_empty_cluster_says_so(page: Page) -> None:
