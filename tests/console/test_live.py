@@ -224,6 +224,42 @@ def test_page_is_live_although_a_script_comes_late(console: Console, page: Page)
         page.goto(console.url)
 
 
+@pytest.mark.parametrize(
+    ("fault", "shown"),
+    [
+        (None, "does not answer"),
+        pytest.param(503, "too many pages", marks=pytest.mark.slow),
+        pytest.param(401, "You are logged out", marks=pytest.mark.slow),
+    ],
+)
+def test_page_becomes_live_although_its_first_connections_fail(
+    fault: int | None, shown: str, console: Console, page: Page
+) -> None:
+    """What is answered instead of a stream takes nothing of the page away."""
+    page.expected_errors += ["ERR_FAILED", "503", "401", "htmx:"]  # type: ignore[attr-defined]
+    is_failing = True
+
+    def connect(route: Route) -> None:
+        if not is_failing:
+            route.continue_()
+        elif fault is None:
+            route.abort()
+        else:
+            body = "<p class=problem>too many pages</p>"
+            route.fulfill(status=fault, content_type="text/html", body=body)
+
+    page.route("**/?live=1", connect)
+    page.goto(console.url)
+    problem = page.locator("#live-problem")
+    expect(problem).to_contain_text(shown)
+    with page.expect_request("**/?live=1"):  # again and again
+        pass
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    is_failing = False
+    expect(problem).to_be_empty()
+    page.wait_for_function("document.querySelector('[data-live]')._htmx?.sse?.status === 200")
+
+
 def test_page_shows_that_the_console_is_gone(page: Page) -> None:
     with Broker.start() as broker:
         console = start_console(broker.bootstrap_servers)

@@ -226,16 +226,41 @@
     all("[data-chart]", root).forEach(chart);
   }
 
-  // Live parts: what htmx swapped in, and a console that cannot be reached.
-  document.addEventListener("htmx:after:swap", () => prepare(document));
-  document.addEventListener("htmx:sse:error", () => {
+  // Live parts: what htmx swapped in, and a console that cannot be reached. htmx reconnects a stream
+  // that was there once; the first connection is tried again here. An answer that is no stream, such
+  // as a refusal, would otherwise take the place of the page.
+  const GONE = "The console does not answer. What you see may be out of date.";
+  const LOGGED_OUT = "You are logged out. Reload the page to log in.";
+  const RETRY_MS = 500;
+  const RETRY_MS_MAX = 10_000;
+  let failed = 0;
+  function warn(text) {
     const place = document.getElementById("live-problem");
-    if (place && !place.firstChild) {
-      const note = make("div", { class: "problem", "data-unreachable": "" }, "The console does not answer. What you see may be out of date.");
-      place.append(note);
-    }
+    if (place && !place.querySelector("[data-unreachable]")) place.append(make("div", { class: "problem", "data-unreachable": "" }, text));
+  }
+  const isLive = (element) => element instanceof Element && element.matches("[data-live]");
+  const isStreaming = (element) => Boolean(element._htmx?.sse);
+  function connect(element) {
+    if (!element.isConnected || isStreaming(element)) return;
+    if (document.hidden) document.addEventListener("visibilitychange", () => connect(element), { once: true });
+    else htmx.ajax("GET", element.getAttribute("hx-sse:connect"), { source: element });
+  }
+  document.addEventListener("htmx:after:swap", () => prepare(document));
+  document.addEventListener("htmx:after:request", (event) => {
+    if (!isLive(event.target)) return;
+    event.preventDefault();
+    const { text, response } = event.detail.ctx;
+    const said = new DOMParser().parseFromString(text, "text/html").body.textContent.trim();
+    warn(response.status === 401 ? LOGGED_OUT : said || GONE);
   });
+  document.addEventListener("htmx:finally:request", (event) => {
+    if (!isLive(event.target) || isStreaming(event.target)) return;
+    warn(GONE);
+    setTimeout(connect, Math.min(RETRY_MS * 2 ** failed++, RETRY_MS_MAX), event.target);
+  });
+  document.addEventListener("htmx:sse:error", (event) => warn(event.detail.status === 401 ? LOGGED_OUT : GONE));
   document.addEventListener("htmx:sse:after:connection", () => {
+    failed = 0;
     all("[data-unreachable]").forEach((note) => note.remove());
   });
 
