@@ -160,8 +160,8 @@ def page(browser: Browser) -> Iterator[Page]:
         yield from watched_page(browser)
 
 
-def watched_page(browser: Browser) -> Iterator[Page]:
-    context = browser.new_context(viewport=DESKTOP)
+def watched_page(browser: Browser, **options: Any) -> Iterator[Page]:
+    context = browser.new_context(viewport=DESKTOP, **options)
     context.set_default_timeout(WAIT_MS)
     page = context.new_page()
     problems: list[str] = []

@@ -19,12 +19,15 @@ import ssl
 import urllib.parse
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httptools
 from starlette.types import ASGIApp
 
 from millstream.console.exchanges import EXTENSION, Exchange
+
+if TYPE_CHECKING:
+    from millstream.console.tls import TlsListener
 
 CONNECTIONS_MAX = 2_000  # beyond, requests are answered with 503
 ACCEPTED_MAX = CONNECTIONS_MAX + 200  # beyond, connections are closed at once
@@ -45,12 +48,17 @@ class HttpServer:
         self.app = app
         self.connections: set[Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.AbstractServer | None = None
+        self._server: asyncio.AbstractServer | TlsListener | None = None
 
     async def start(self, listening: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        if tls is not None:
+            from millstream.console.tls import TlsListener
+
+            self._server = TlsListener(listening, tls, lambda: Connection(self))
+            return
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: Connection(self), sock=listening, ssl=tls, backlog=256
+            lambda: Connection(self), sock=listening, backlog=256
         )
 
     async def stop(self) -> None:

@@ -279,10 +279,7 @@ class Sessions:
                 session._give_back(cluster)
                 return session
         self._mechanisms = []
-        raise refusal or ApiError(
-            ErrorCode.UNSUPPORTED_SASL_MECHANISM,
-            f"the brokers offer none of {', '.join(MECHANISMS)}",
-        )
+        raise refusal or no_passwords()
 
     def _offered(self) -> list[str]:
         """Those of the brokers, the one that worked last first."""
@@ -349,6 +346,15 @@ def offered_mechanisms(settings: ConsoleSettings) -> list[str]:
     )
     with cluster:
         return ask_mechanisms(cluster.any_connection())
+
+
+def no_passwords() -> ApiError:
+    """Of brokers with access tokens or Kerberos only."""
+    return ApiError(
+        ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+        f"the brokers accept no passwords: they offer none of {', '.join(MECHANISMS)}; for "
+        "OAUTHBEARER, start the console with a token endpoint in its settings file",
+    )
 
 
 def detected(settings: ConsoleSettings) -> ConsoleSettings:

@@ -101,7 +101,9 @@ def test_chart_wider_than_the_window_does_not_widen_the_page(console: Console, p
     page.goto(console.url)
     expect(page.locator("#chart-records canvas")).to_be_visible()
     # A chart is redrawn a frame after the window has become narrower.
-    page.evaluate("() => { document.querySelector('#chart-records .uplot').style.width = '3000px' }")
+    page.evaluate(
+        "() => { document.querySelector('#chart-records .uplot').style.width = '3000px' }"
+    )
     assert page.evaluate("() => document.documentElement.scrollWidth") <= DESKTOP["width"]
 
 
