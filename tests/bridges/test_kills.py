@@ -11,8 +11,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
@@ -24,7 +26,7 @@ from millstream.bridges.http.signatures import sign, standard_key
 from millstream.bridges.mold.packets import packets_of, parse_packet, session_of
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.bridges.conftest import PATIENCE_SECONDS, read_all, wait_for
-from tests.bridges.processes import running_bridge
+from tests.bridges.processes import BridgeProcess, running_bridge
 from tests.peers.servers import free_port
 
 pytestmark = pytest.mark.slow
@@ -106,6 +108,80 @@ def test_answered_webhooks_are_durable_and_repeats_are_recognized(
     found = Counter(dict(it.headers())["webhook-id"].decode() for it in read_all(millstream, topic))
     assert found.keys() == sender.answered
     assert set(found.values()) == {1}
+
+
+def hook_tables(millstream: SharedBroker, topic: str, *, exact: bool) -> dict[str, Any]:
+    return {
+        "broker": millstream.bootstrap_servers,
+        "publish_status": False,
+        "http": {"listen": "127.0.0.1:0"},
+        "hooks": {"in": {"topic": topic, "secrets": [SECRET], "exact": exact}},
+    }
+
+
+def times_written(millstream: SharedBroker, topic: str) -> Counter[str]:
+    return Counter(dict(it.headers())["webhook-id"].decode() for it in read_all(millstream, topic))
+
+
+def test_repeat_that_reaches_another_bridge_is_recognized(
+    millstream: SharedBroker, tmp_path: Path
+) -> None:
+    """Two bridges behind a balancer. The answers of the one that is killed got lost, so everything
+    is repeated, to the other one and to its successor."""
+    topic, sender = millstream.unique_topic(), Sender()
+    tables = hook_tables(millstream, topic, exact=False)
+    ids = [str(it) for it in range(200)]
+
+    def deliver_all(bridge: BridgeProcess, wanted: list[str]) -> None:
+        address = bridge.address("http://")
+        with ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(lambda it: sender.deliver_one(address, it), wanted))
+
+    with running_bridge(tmp_path / "b.toml", tables) as other:
+        deliver_all(other, ids[:10])
+        with running_bridge(tmp_path / "a.toml", tables) as killed:
+            deliver_all(killed, ids[5:100])
+            deliver_all(other, ids[90:150])
+            deliver_all(killed, ids[140:])
+            killed.kill()
+        deliver_all(other, ids)
+        with running_bridge(tmp_path / "a.toml", tables) as successor:
+            deliver_all(successor, ids)
+    assert times_written(millstream, topic) == Counter(ids)
+
+
+def test_exact_hook_of_two_bridges_takes_each_id_once_at_the_same_time(
+    millstream: SharedBroker, tmp_path: Path
+) -> None:
+    """Each webhook goes to both bridges at once, and one of them is killed with requests in
+    flight."""
+    topic = millstream.unique_topic()
+    tables = hook_tables(millstream, topic, exact=True)
+    ids, answered = itertools.count(), [Sender(), Sender()]
+    with (
+        running_bridge(tmp_path / "b.toml", tables) as other,
+        running_bridge(tmp_path / "a.toml", tables) as killed,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        addresses = [killed.address("http://"), other.address("http://")]
+
+        def deliver(message_id: str) -> None:
+            sent = zip(answered, addresses, strict=True)
+            list(pool.map(lambda it: it[0].deliver_one(it[1], message_id), sent))
+
+        with ThreadPoolExecutor(4) as senders:
+            for part in range(2):
+                running = [senders.submit(deliver, str(next(ids))) for _ in range(200)]
+                if part == 0:
+                    wait_for(lambda: len(answered[0].answered) > 50)
+                    killed.kill()
+                for each in running:
+                    each.result()
+        assert answered[0].unanswered
+        for message_id in [*answered[0].unanswered, *answered[1].unanswered]:
+            assert answered[1].deliver_one(addresses[1], message_id)
+    found = times_written(millstream, topic)
+    assert found == Counter(map(str, range(400)))
 
 
 class Shop:

@@ -17,6 +17,7 @@
     topic = "pushes"
     signature = "github"                    # standard, github, stripe or none
     secrets = [{ env = "GITHUB_SECRET" }]   # several while one replaces another
+    exact = true                            # each id once, checked by the broker
 
     [webhooks.billing]                      # Standard Webhooks, as the share group webhooks.billing
     topics = ["orders"]
@@ -108,6 +109,7 @@ class HookConfig:
     signature: str
     keys: tuple[bytes, ...] = field(repr=False)
     headers: tuple[str, ...] = ()
+    exact: bool = False
 
 
 @dataclass(frozen=True)
@@ -352,11 +354,12 @@ def _is_loopback(host: str) -> bool:
 
 def _hook(name: str, table: Mapping[str, Any], directory: Path) -> HookConfig:
     where = f"[hooks.{name}]"
-    refuse_unknown(table, ("topic", "signature", "secrets", "headers"), where)
+    refuse_unknown(table, ("topic", "signature", "secrets", "headers", "exact"), where)
     kind = one_of(table, "signature", where, tuple(VERIFIERS), "standard")
     keys = _keys(table, where, directory, kind)
     headers = tuple(it.lower() for it in texts_of(table, "headers", where))
-    return HookConfig(topic_of(table, where), kind, keys, headers)
+    exact = flag_of(table, "exact", where, default=False)
+    return HookConfig(topic_of(table, where), kind, keys, headers, exact)
 
 
 def _webhook(name: str, table: Mapping[str, Any], directory: Path) -> WebhookConfig:

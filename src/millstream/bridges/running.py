@@ -6,7 +6,7 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING
 
-from millstream.bridges.config import BridgeConfig
+from millstream.bridges.config import BridgeConfig, HttpConfig
 from millstream.bridges.counts import Counts
 from millstream.bridges.loops import Loop
 from millstream.bridges.sending import Sender
@@ -64,15 +64,7 @@ class Bridge:
         if self.config.zeromq_in or self.config.zeromq_out:
             self._open_zeromq(undo, sender)
         if self.config.http is not None:
-            from millstream.bridges.http.app import Gateway
-            from millstream.bridges.http.hooks import last_ids
-            from millstream.bridges.http.server import HttpServer
-            from millstream.bridges.http.streaming import TopicStream
-
-            stream, ids = partial(TopicStream, settings), partial(last_ids, settings)
-            self.http = HttpServer(Gateway(self.config.http, sender, stream, self.counts, ids))
-            undo.callback(self.http.stop)
-            self.http.start()
+            self._open_http(undo, sender, self.config.http)
         for webhook in self.config.webhooks:
             from millstream.bridges.webhooks.endpoint import Endpoint
 
@@ -81,6 +73,28 @@ class Bridge:
             endpoint.start()
             self.endpoints.append(endpoint)
             self.loops += endpoint.loops
+
+    def _open_http(self, undo: contextlib.ExitStack, sender: Sender, config: HttpConfig) -> None:
+        from millstream.bridges.http.app import Gateway
+        from millstream.bridges.http.conditions import PRODUCER, prepare_topic
+        from millstream.bridges.http.hooks import HookIds
+        from millstream.bridges.http.server import HttpServer
+        from millstream.bridges.http.streaming import TopicStream
+
+        settings, exact, ids = self.config.client_settings, None, {}
+        for name, hook in config.hooks.items():
+            if not hook.exact:
+                ids[name] = HookIds(settings, hook.topic, name)
+                undo.callback(ids[name].close)
+                continue
+            prepare_topic(settings, hook.topic)
+            if exact is None:
+                exact = Sender(settings | PRODUCER, self.counts)
+                undo.callback(exact.close)
+        stream = partial(TopicStream, settings)
+        self.http = HttpServer(Gateway(config, sender, stream, self.counts, ids, exact))
+        undo.callback(self.http.stop)
+        self.http.start()
 
     def _open_mold(self, undo: contextlib.ExitStack, sender: Sender) -> None:
         from millstream.bridges.mold.inbound import Inbound

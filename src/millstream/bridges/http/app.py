@@ -14,9 +14,8 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -30,7 +29,8 @@ from millstream.admin.outgoing import Outgoing
 from millstream.bridges.config import HookConfig, HttpConfig
 from millstream.bridges.counts import Counts
 from millstream.bridges.http import cloudevents, shapes
-from millstream.bridges.http.hooks import HOOK, ID, Once
+from millstream.bridges.http.conditions import conditional
+from millstream.bridges.http.hooks import HOOK, ID, HookIds, Once
 from millstream.bridges.http.limits import has_token, is_allowed, is_foreign, is_local
 from millstream.bridges.http.shapes import BadRequest, Written
 from millstream.bridges.http.signatures import VERIFIERS, BadSignature, Verified
@@ -53,7 +53,8 @@ class Gateway:
     sender: Sender
     open_stream: OpenStream
     counts: Counts
-    load_ids: Callable[[str, str], list[str]]
+    hook_ids: Mapping[str, HookIds]
+    exact_sender: Sender | None = None  # for hooks whose ids the broker checks
     once: dict[str, Once] = field(default_factory=dict)
     streams: int = 0
     bodies_bytes: int = 0
@@ -77,7 +78,9 @@ class Gateway:
             raise BadRequest(f"the body took more than {BODY_SECONDS_MAX:g} s", 408) from None
         return b"".join(pieces)
 
-    def send(self, topic: str, record: Outgoing) -> asyncio.Future[Written]:
+    def send(
+        self, topic: str, record: Outgoing, sender: Sender | None = None
+    ) -> asyncio.Future[Written]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Written] = loop.create_future()
 
@@ -89,7 +92,7 @@ class Gateway:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(settle, written)
 
-        self.sender.send(topic, record, done)
+        (sender or self.sender).send(topic, record, done)
         return future
 
     async def send_all(self, topic: str, records: list[Outgoing]) -> list[Written]:
@@ -293,9 +296,14 @@ async def receive_hook(gateway: Gateway, request: Request) -> Response:
         gateway.counts.add("hooks_refused", hook=name, reason=bad.reason)
         return problem(401, str(bad))
     if name not in gateway.once:
-        gateway.once[name] = Once(partial(gateway.load_ids, hook.topic, name))
-    record = _hook_record(name, hook, verified, headers, body)
-    written = await gateway.once[name].write(verified.id, lambda: gateway.send(hook.topic, record))
+        ids = gateway.hook_ids.get(name)
+        gateway.once[name] = Once(ids.read if ids is not None else None)
+    record, sender = _hook_record(name, hook, verified, headers, body), gateway.sender
+    if hook.exact and gateway.exact_sender is not None:
+        record, sender = conditional(record, name, verified.id), gateway.exact_sender
+    written = await gateway.once[name].write(
+        verified.id, lambda: gateway.send(hook.topic, record, sender)
+    )
     if written is None:
         gateway.counts.add("hooks_repeated", hook=name)
         return Response(status_code=204)
