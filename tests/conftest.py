@@ -16,7 +16,7 @@ from tests.drawing import EXPLORING, draws
 from tests.peers.cache import PeerMissing
 from tests.peers.opensearch import OpenSearchServer, running_opensearch
 from tests.peers.redis import RedisServer, running_redis
-from tests.peers.zookeeper import running_zookeeper
+from tests.peers.zookeeper import SecuredZooKeeper, running_secured_zookeeper, running_zookeeper
 
 # An example may take as long as a busy machine makes it: no test asserts a time. Examples are the
 # same in every run, so that a failure is one of the change that it is seen with; others, and more
@@ -96,6 +96,16 @@ def zookeeper() -> Iterator[ZooKeeperProcess]:
     """One for all tests of a worker; each uses a chroot of its own, and none stops it."""
     try:
         with running_zookeeper() as server:
+            yield server
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def secured_zookeeper() -> Iterator[SecuredZooKeeper]:
+    """One for all tests of a worker, as `zookeeper`."""
+    try:
+        with running_secured_zookeeper() as server:
             yield server
     except PeerMissing as missing:
         pytest.skip(str(missing))

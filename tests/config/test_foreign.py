@@ -9,7 +9,13 @@ from millstream.errors import ConfigError
 
 
 @pytest.mark.parametrize(
-    "name", ["zookeeper.connect", "num.io.threads", "controller.quorum.voters"]
+    "name",
+    [
+        "zookeeper.connect",
+        "zookeeper.clientCnxnSocket",
+        "num.io.threads",
+        "controller.quorum.voters",
+    ],
 )
 def test_harmless_setting_is_a_warning_with_its_reason(name: str) -> None:
     warning = check_foreign(name)
@@ -24,6 +30,7 @@ def test_harmless_setting_is_a_warning_with_its_reason(name: str) -> None:
         "sasl.server.callback.handler.class",
         "security.providers",
         "create.topic.policy.class.name",
+        "zookeeper.ssl.crl.enable",
     ],
 )
 def test_dangerous_setting_is_refused(name: str) -> None:

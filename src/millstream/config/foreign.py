@@ -21,6 +21,7 @@ DANGEROUS = {
     "sasl.": _NO_SASL,
     "principal.builder.class": _NO_CLASSES,
     "delegation.token.": _NO_TOKENS,
+    "zookeeper.ssl.": "this part of TLS is not supported, and ignoring it would weaken it",
     "create.topic.policy.class.name": _NO_POLICIES,
     "alter.config.policy.class.name": _NO_POLICIES,
     "client.quota.callback.class": _NO_POLICIES,
@@ -38,7 +39,8 @@ _OPENSSL = "TLS is OpenSSL's, and not Java's"
 
 # Accepted without effect: prefix or name -> reason.
 WITHOUT_EFFECT = {
-    "zookeeper.": "other settings of ZooKeeper, such as TLS, are not supported yet",
+    "zookeeper.clientCnxnSocket": _OPENSSL,
+    "zookeeper.": "the session with ZooKeeper has no such setting",
     "process.roles": _QUORUM,
     "controller.": _QUORUM,
     "controlled.shutdown.": _REPLICATION,

@@ -31,6 +31,8 @@ JARS = (
     "log4j-api-*.jar",
     "log4j-core-*.jar",
 )
+TLS_JARS = ("netty-[bchrt]*.jar",)  # buffer, codec, common, handler, resolver, transport
+NETTY = "org.apache.zookeeper.server.NettyServerCnxnFactory"
 JAVA_OPTIONS = (
     "-Xmx128m",
     "-XX:+UseSerialGC",
@@ -58,10 +60,11 @@ class ZooKeeperProcess:
         ensemble: Sequence[str] = (),
         number: int = 1,
         settings: Mapping[str, object] | None = None,
+        java_options: Sequence[str] = (),
     ) -> None:
         """`tick_ms` bounds sessions: they last 2 to 20 ticks. `ensemble` has an address
         `host:port:port` for each server; `number` is this server's place in it, from 1.
-        `settings` are more lines of `zoo.cfg`."""
+        `settings` are more lines of `zoo.cfg`: `serverCnxnFactory` has to be `NETTY` for TLS."""
         self.directory = directory
         self.port = port
         self._host = host
@@ -69,6 +72,7 @@ class ZooKeeperProcess:
         self._ensemble = ensemble
         self._number = number
         self._more_settings = settings or {}
+        self._java_options = java_options
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -84,7 +88,8 @@ class ZooKeeperProcess:
         java = find_java()
         if java is None:
             raise ConfigError("ZooKeeper needs Java: install it, or point JAVA_HOME to one")
-        class_path = ":".join(map(str, server_jars()))
+        has_tls = self._more_settings.get("serverCnxnFactory") == NETTY
+        class_path = ":".join(map(str, server_jars(JARS + TLS_JARS if has_tls else JARS)))
         data = self.directory / "data"
         data.mkdir(parents=True, exist_ok=True)
         (data / "myid").write_text(str(self._number))
@@ -92,7 +97,10 @@ class ZooKeeperProcess:
         config.write_text("\n".join(self._settings(data)) + "\n")
         with (self.directory / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [java, *JAVA_OPTIONS, "-cp", class_path, MAIN_CLASS, str(config)],
+                [
+                    *(java, *JAVA_OPTIONS, *self._java_options),
+                    *("-cp", class_path, MAIN_CLASS, str(config)),
+                ],
                 stdout=log,
                 stderr=log,
             )
@@ -169,10 +177,10 @@ class ZooKeeperProcess:
         return "\n".join(lines[-20:]) or "it said nothing"
 
 
-def server_jars() -> list[Path]:
+def server_jars(patterns: Sequence[str] = JARS) -> list[Path]:
     """ZooKeeper and what its server needs; raises `ConfigError` without PySpark."""
     spark = find_spec("pyspark")
     if spark is None or spark.origin is None:
         raise ConfigError("ZooKeeper comes with PySpark: pip install 'millstream[spark]'")
     jars = Path(spark.origin).parent / "jars"
-    return [path for pattern in JARS for path in sorted(jars.glob(pattern))]
+    return [path for pattern in patterns for path in sorted(jars.glob(pattern))]

@@ -13,6 +13,7 @@ from kazoo.client import KazooClient
 
 from millstream.broker.cluster.home import ZooKeeperMetadata
 from millstream.broker.cluster.joining import ZooKeeperCluster
+from millstream.broker.cluster.security import ZooKeeperSecurity
 from millstream.broker.cluster.session import ZooKeeperSession
 from millstream.broker.metadata.store import registration
 from millstream.config.broker import BrokerConfig
@@ -27,12 +28,18 @@ SHORT_SESSION_MS = 3_000  # for brokers whose session has to end by its time-out
 class Cluster:
     """A chroot of a ZooKeeper server, and an address to reach it, perhaps through a proxy."""
 
-    def __init__(self, address: str, chroot: str) -> None:
+    def __init__(
+        self, address: str, chroot: str, security: ZooKeeperSecurity | None = None
+    ) -> None:
         self.address = address
         self.chroot = chroot
+        self.security = security
 
     def through(self, *addresses: str) -> Cluster:
-        return Cluster(",".join(addresses), self.chroot)
+        return Cluster(",".join(addresses), self.chroot, self.security)
+
+    def secured(self, security: ZooKeeperSecurity) -> Cluster:
+        return Cluster(self.address, self.chroot, security)
 
     @property
     def hosts(self) -> str:
@@ -42,7 +49,9 @@ class Cluster:
     async def session(
         self, timeout_ms: int = SESSION_TIMEOUT_MS
     ) -> AsyncIterator[ZooKeeperSession]:
-        session = ZooKeeperSession(self.hosts, session_timeout_ms=timeout_ms)
+        session = ZooKeeperSession(
+            self.hosts, session_timeout_ms=timeout_ms, security=self.security
+        )
         await session.start(PATIENCE_SECONDS)
         try:
             yield session
@@ -86,7 +95,9 @@ class Cluster:
         settings: dict[str, object] | None = None,
         is_registered: bool = True,
     ) -> Broker:
-        session = ZooKeeperSession(self.hosts, session_timeout_ms=timeout_ms)
+        session = ZooKeeperSession(
+            self.hosts, session_timeout_ms=timeout_ms, security=self.security
+        )
         await session.start(PATIENCE_SECONDS)
         config = BrokerConfig.from_values(settings or {})
         part = ZooKeeperCluster(session, config, "")
@@ -159,7 +170,7 @@ class Broker:
             self.session._heartbeat.cancel()
         self.session._on_kazoo_state = lambda state: None  # type: ignore[method-assign]
         client._stopped.set()  # no reconnecting, and no request to close the session
-        self.session._handler.drop_connection()
+        self.session._client.sockets.drop_connection()
 
 
 def expire(address: str, session: ZooKeeperSession) -> None:

@@ -8,6 +8,8 @@ from millstream.broker.cluster.controller import Controller, Policy
 from millstream.broker.cluster.home import ZooKeeperMetadata
 from millstream.broker.cluster.identity import find_cluster_id
 from millstream.broker.cluster.membership import Membership
+from millstream.broker.cluster.protection import secure_nodes
+from millstream.broker.cluster.security import security_of
 from millstream.broker.cluster.session import ZooKeeperSession
 from millstream.coordination.cluster import ClusterImage, ResourceType
 from millstream.storage.filesystem import FileSystem, OsFileSystem
@@ -38,14 +40,17 @@ class ZooKeeperCluster:
     async def connect(
         cls, config: BrokerConfig, filesystem: FileSystem | None = None
     ) -> ZooKeeperCluster:
-        """Raises `MillstreamError` if no server answers, or the log directories belong to another
-        cluster."""
+        """Raises `MillstreamError` if no server answers, it refuses this broker, or the log
+        directories belong to another cluster."""
         assert config.zookeeper_connect is not None
         session = ZooKeeperSession(
-            config.zookeeper_connect, session_timeout_ms=config.zookeeper_session_timeout_ms
+            config.zookeeper_connect,
+            session_timeout_ms=config.zookeeper_session_timeout_ms,
+            security=security_of(config),
         )
         await session.start(config.zookeeper_connection_seconds)
         try:
+            await session.repeating(lambda: secure_nodes(session))
             fs = filesystem or OsFileSystem()
             cluster_id = await session.repeating(
                 lambda: find_cluster_id(session, fs, config.log_directories)

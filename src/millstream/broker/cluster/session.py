@@ -1,4 +1,4 @@
-"""A session with ZooKeeper, for asyncio. No other module imports kazoo.
+"""A session with ZooKeeper, for asyncio. Only this module and `connection` import kazoo.
 
 kazoo works in threads of its own. This adapter brings its results to the event loop, and adds what
 a broker needs and kazoo does not have:
@@ -27,17 +27,16 @@ import asyncio
 import contextlib
 import enum
 import logging
-import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from kazoo import exceptions
 from kazoo.client import KazooClient
-from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState
-from kazoo.retry import KazooRetry
 
+from millstream.broker.cluster.connection import ACLS, Client, LoginRequired, access_of
+from millstream.broker.cluster.security import Access, ZooKeeperSecurity
 from millstream.errors import MillstreamError
 
 logger = logging.getLogger(__name__)
@@ -48,10 +47,6 @@ PROVED_SHARE = 0.7
 DROP_SHARE = 1 / 3
 CLOSE_SECONDS_MAX = 1.0
 ANY_VERSION = -1
-
-# It warns of each of its attempts to connect; the adapter logs when the connection is lost or back.
-_kazoo_logger = logging.getLogger("millstream.broker.cluster.kazoo")
-_kazoo_logger.setLevel(logging.ERROR)
 
 
 class ZooKeeperError(MillstreamError):
@@ -84,15 +79,28 @@ class NotEmpty(ZooKeeperError):
     """The node has children and cannot be deleted."""
 
 
+class NoAccess(ZooKeeperError):
+    """The node's ACL does not allow it."""
+
+
 _ERRORS: dict[type[Exception], type[ZooKeeperError]] = {
     exceptions.NoNodeError: NoNode,
     exceptions.NodeExistsError: NodeExists,
     exceptions.BadVersionError: BadVersion,
     exceptions.NotEmptyError: NotEmpty,
+    exceptions.NoAuthError: NoAccess,
     exceptions.ConnectionLoss: OutcomeUnknown,
     exceptions.ConnectionClosedError: OutcomeUnknown,
     exceptions.OperationTimeoutError: OutcomeUnknown,
     exceptions.SessionExpiredError: OutcomeUnknown,
+}
+_REMEDIES: dict[type[Exception], str] = {
+    exceptions.NoAuthError: "the node belongs to another identity: check the user in "
+    "millstream.zookeeper.sasl.jaas.config and the certificate in zookeeper.ssl.keystore.location, "
+    "which are those of the brokers that created the cluster",
+    exceptions.InvalidACLError: "zookeeper.set.acl is true, but ZooKeeper does not know who this "
+    "broker is: set authProvider.sasl, or authProvider.x509 for certificates, on its servers",
+    LoginRequired: "ZooKeeper requires a login: set millstream.zookeeper.sasl.jaas.config",
 }
 # Of a refused transaction: the operations that were not the reason.
 _BYSTANDERS = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
@@ -146,7 +154,9 @@ Operation: TypeAlias = Check | SetData | Create | Delete
 class ZooKeeperSession:
     """See the module. Belongs to the event loop's thread."""
 
-    def __init__(self, hosts: str, *, session_timeout_ms: int) -> None:
+    def __init__(
+        self, hosts: str, *, session_timeout_ms: int, security: ZooKeeperSecurity | None = None
+    ) -> None:
         """`hosts`: `host:port,host:port/chroot`."""
         servers, _, chroot = hosts.partition("/")
         self.hosts = hosts
@@ -154,16 +164,9 @@ class ZooKeeperSession:
         self._loop = asyncio.get_running_loop()
         self._asked_timeout_ms = session_timeout_ms
         self._timeout_ms = session_timeout_ms  # as negotiated
-        self._handler = _Handler(session_timeout_ms / 1000 / (2 * (servers.count(",") + 1)))
-        self._client = _Client(
-            hosts=servers,
-            timeout=session_timeout_ms / 1000,
-            handler=self._handler,
-            connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=1.5, max_delay=0.5),
-            logger=_kazoo_logger,
-        )
+        self.security = security or ZooKeeperSecurity()
+        self._client = Client(servers, session_timeout_ms, self.security, self)
         self._client.add_listener(self._on_kazoo_state)
-        self._client.on_negotiated = self._on_negotiated
         self._slots = asyncio.Semaphore(REQUESTS_MAX)
         self._unanswered: set[asyncio.Future[Any]] = set()
         self._watchers: dict[Watcher, Callable[[object], None]] = {}
@@ -172,6 +175,7 @@ class ZooKeeperSession:
         self._proved_at: float | None = None  # when the last answered `sync` was sent
         self._connected = asyncio.Event()
         self._heartbeat: asyncio.Task[None] | None = None
+        self._failure = ""  # of the last attempt to connect
         self.listeners: list[Listener] = []
 
     # State
@@ -185,6 +189,10 @@ class ZooKeeperSession:
     def timeout_ms(self) -> int:
         """The session time-out that the server granted."""
         return self._timeout_ms
+
+    @property
+    def has_chroot(self) -> bool:
+        return bool(self._root)
 
     @property
     def is_connected(self) -> bool:
@@ -209,9 +217,10 @@ class ZooKeeperSession:
             await asyncio.wait_for(self._connected.wait(), timeout_seconds)
         except TimeoutError:
             await self.close()
+            reason = f" ({self._failure})" if self._failure else ""
             raise ZooKeeperError(
-                f"no ZooKeeper server answers at {self.hosts} within {timeout_seconds:g} s: check "
-                "that it runs, and the addresses (host:port,host:port/chroot)"
+                f"no ZooKeeper server answers at {self.hosts} within {timeout_seconds:g} s"
+                f"{reason}: check that it runs, and the addresses (host:port,host:port/chroot)"
             ) from None
         self._heartbeat = self._loop.create_task(self._send_heartbeats())
 
@@ -242,7 +251,8 @@ class ZooKeeperSession:
         stopping = asyncio.ensure_future(asyncio.to_thread(self._stop_client))
         await asyncio.wait({stopping}, timeout=CLOSE_SECONDS_MAX)
         if not stopping.done():
-            self._handler.drop_connection()  # a silent server: the session ends by its time-out
+            # A silent server: the session ends by its time-out.
+            self._client.sockets.drop_connection()
         await stopping
         self._connected.clear()
         self._fail_unanswered()
@@ -275,8 +285,8 @@ class ZooKeeperSession:
         return sorted(names)
 
     async def create(self, path: str, data: bytes = b"") -> None:
-        node = self._node(path)
-        await self._call(lambda it: it.create_async(node, data), path)
+        node, acl = self._node(path), ACLS[self.security.access(path)]
+        await self._call(lambda it: it.create_async(node, data, acl), path)
 
     async def ensure(self, path: str) -> None:
         """Create the node, its parents and the chroot, as far as they are missing."""
@@ -286,7 +296,25 @@ class ZooKeeperSession:
                 await self._create_absolute("/" + "/".join(names[:length]))
 
     async def _create_absolute(self, node: str) -> None:
-        await self._call(lambda it: it.create_async(node, b""), node)
+        is_inside = f"{node}/".startswith(f"{self._root}/")  # of the chroot, or it itself
+        access = self.security.access(node.removeprefix(self._root))
+        acl = ACLS[access if is_inside else Access.OPEN]
+        try:
+            await self._call(lambda it: it.create_async(node, b"", acl), node)
+        except NoAccess:
+            # Of a parent that others own, in which the node may exist.
+            if await self._call(lambda it: it.exists_async(node), node) is None:
+                raise
+
+    async def access(self, path: str) -> Access:
+        """What others may do with the node."""
+        node = self._node(path)
+        acls, _ = await self._call(lambda it: it.get_acls_async(node), path)
+        return access_of(acls)
+
+    async def set_access(self, path: str, access: Access) -> None:
+        node, acl = self._node(path), ACLS[access]
+        await self._call(lambda it: it.set_acls_async(node, acl), path)
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         node = self._node(path)
@@ -309,7 +337,8 @@ class ZooKeeperSession:
                     case SetData(path, data, version):
                         transaction.set_data(root + path, data, version)
                     case Create(path, data, ephemeral):
-                        transaction.create(root + path, data, ephemeral=ephemeral)
+                        acl = ACLS[self.security.access(path)]
+                        transaction.create(root + path, data, acl, ephemeral=ephemeral)
                     case Delete(path, version):
                         transaction.delete(root + path, version)
             return transaction.commit_async()
@@ -369,11 +398,21 @@ class ZooKeeperSession:
     # Events of kazoo's threads
 
     def _on_kazoo_state(self, state: str) -> None:
-        session_id = self._client.client_id[0] if state == KazooState.CONNECTED else 0
-        self._on_loop(self._state_changed, state, session_id)
+        if state != KazooState.CONNECTED:  # it is not yet authenticated then
+            self._on_loop(self._state_changed, state, 0)
 
-    def _on_negotiated(self, timeout_ms: int) -> None:
+    def on_negotiated(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms  # before any answer in this connection
+        session_id = self._client.client_id[0]
+        self._on_loop(self._state_changed, KazooState.CONNECTED, session_id)
+
+    def on_failure(self, reason: str) -> None:
+        self._on_loop(self._not_connected, reason)
+
+    def _not_connected(self, reason: str) -> None:
+        if reason != self._failure:
+            self._failure = reason
+            logger.warning("cannot connect to ZooKeeper: %s", reason)
 
     def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -392,6 +431,7 @@ class ZooKeeperSession:
                 self._timeout_ms,
             )
             self._connected.set()
+            self._failure = ""
             self._tell(SessionEvent.NEW_SESSION if is_new else SessionEvent.CONNECTED)
             return
         if state == KazooState.LOST:
@@ -431,48 +471,9 @@ class ZooKeeperSession:
             await asyncio.sleep(0)  # a loop that was busy: its answer may be waiting
         if not beat.done():
             logger.warning("no answer from ZooKeeper: dropping the connection")
-            self._handler.drop_connection()
+            self._client.sockets.drop_connection()
             await asyncio.wait({beat})
         return beat.exception() is None
-
-
-class _Client(KazooClient):  # type: ignore[misc]
-    """Reports the session time-out that the server grants, which kazoo keeps to itself."""
-
-    on_negotiated: Callable[[int], None]
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        connect = self._connection._connect
-
-        def measured(*arguments: Any) -> Any:
-            read_timeout_ms, connect_timeout_ms = connect(*arguments)
-            self.on_negotiated(round(read_timeout_ms * 3 / 2))  # kazoo reads for two thirds of it
-            return read_timeout_ms, connect_timeout_ms
-
-        self._connection._connect = measured
-
-
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Connects for a limited time, and can drop the connection."""
-
-    def __init__(self, connect_seconds_max: float) -> None:
-        super().__init__()
-        self._connect_seconds_max = connect_seconds_max
-        self._connection: socket.socket | None = None
-
-    def create_connection(self, *arguments: Any, **options: Any) -> Any:
-        asked = options.get("timeout") or self._connect_seconds_max
-        options["timeout"] = min(asked, self._connect_seconds_max)
-        self._connection = super().create_connection(*arguments, **options)
-        return self._connection
-
-    def drop_connection(self) -> None:
-        """kazoo sees the end of the connection, and connects again."""
-        connection = self._connection
-        if connection is not None:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
 
 
 def elapsed_seconds() -> float:
@@ -485,7 +486,8 @@ def elapsed_seconds() -> float:
 def _translated(error: Exception, path: str) -> ZooKeeperError:
     kind = _ERRORS.get(type(error), ZooKeeperError)
     name = type(error).__name__.removesuffix("Error")
-    translated = kind(f"ZooKeeper: {name}: {path}")
+    remedy = _REMEDIES.get(type(error))
+    translated = kind(f"ZooKeeper: {name}: {path}" + (f": {remedy}" if remedy else ""))
     translated.path = path
     return translated
 
