@@ -247,7 +247,9 @@ class BrokerServer:
                 f"zookeeper.connect needs the package {error.name}: pip install "
                 "'millstream[cluster]'"
             ) from None
-        cluster = await ZooKeeperCluster.connect(config, self._filesystem)
+        from millstream.broker.security.tls import client_context
+
+        cluster = await ZooKeeperCluster.connect(config, client_context, self._filesystem)
         self._undo.push_async_callback(cluster.close)
         return cluster
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from millstream.broker.cluster.security import Access, ZooKeeperSecurity, security_of
+from millstream.broker.security.tls import client_context
 from millstream.config.broker import BrokerConfig
 from millstream.errors import ConfigError
 from tests.peers.secured import Certificates
@@ -17,7 +18,7 @@ JAAS = "org.apache.zookeeper.server.auth.DigestLoginModule required username=a p
 
 def security(**values: object) -> ZooKeeperSecurity:
     names = {name.replace("_", "."): value for name, value in values.items()}
-    return security_of(BrokerConfig.from_values(names))
+    return security_of(BrokerConfig.from_values(names), client_context)
 
 
 def test_nothing_is_secured_by_default() -> None:

@@ -9,7 +9,7 @@ from millstream.broker.cluster.home import ZooKeeperMetadata
 from millstream.broker.cluster.identity import find_cluster_id
 from millstream.broker.cluster.membership import Membership
 from millstream.broker.cluster.protection import secure_nodes
-from millstream.broker.cluster.security import security_of
+from millstream.broker.cluster.security import MakeContext, security_of
 from millstream.broker.cluster.session import ZooKeeperSession
 from millstream.coordination.cluster import ClusterImage, ResourceType
 from millstream.storage.filesystem import FileSystem, OsFileSystem
@@ -38,7 +38,10 @@ class ZooKeeperCluster:
 
     @classmethod
     async def connect(
-        cls, config: BrokerConfig, filesystem: FileSystem | None = None
+        cls,
+        config: BrokerConfig,
+        make_context: MakeContext,
+        filesystem: FileSystem | None = None,
     ) -> ZooKeeperCluster:
         """Raises `MillstreamError` if no server answers, it refuses this broker, or the log
         directories belong to another cluster."""
@@ -46,7 +49,7 @@ class ZooKeeperCluster:
         session = ZooKeeperSession(
             config.zookeeper_connect,
             session_timeout_ms=config.zookeeper_session_timeout_ms,
-            security=security_of(config),
+            security=security_of(config, make_context),
         )
         await session.start(config.zookeeper_connection_seconds)
         try:

@@ -13,14 +13,18 @@ import re
 import ssl
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
+from millstream.config.security import SecuritySettings
 from millstream.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from millstream.config.cluster import ClusterSettings
+
+MakeContext: TypeAlias = "Callable[[SecuritySettings], ssl.SSLContext]"
+"""A context for connections to servers. Raises `ConfigError`."""
 
 METADATA = "/millstream"
 SASL_SETTING = "millstream.zookeeper.sasl.jaas.config"
@@ -50,9 +54,11 @@ class ZooKeeperSecurity:
         return Access.PRIVATE if path.startswith(METADATA) else Access.READABLE
 
 
-def security_of(config: ClusterSettings) -> ZooKeeperSecurity:
+def security_of(config: ClusterSettings, make_context: MakeContext) -> ZooKeeperSecurity:
     """Raises `ConfigError` for settings that cannot work."""
-    tls = partial(_tls_context, config) if config.zookeeper_ssl_client_enable else None
+    tls = (
+        partial(_tls_context, config, make_context) if config.zookeeper_ssl_client_enable else None
+    )
     if tls is not None:
         tls()
     has_certificate = tls is not None and config.zookeeper_ssl_keystore_location is not None
@@ -83,10 +89,7 @@ def _login(jaas: str | None) -> tuple[str, str] | None:
     return module.login
 
 
-def _tls_context(config: ClusterSettings) -> ssl.SSLContext:
-    from millstream.broker.security.tls import client_context
-    from millstream.config.security import SecuritySettings
-
+def _tls_context(config: ClusterSettings, make_context: MakeContext) -> ssl.SSLContext:
     settings = SecuritySettings(
         ssl_keystore_location=config.zookeeper_ssl_keystore_location,
         ssl_keystore_type=config.zookeeper_ssl_keystore_type,
@@ -100,7 +103,7 @@ def _tls_context(config: ClusterSettings) -> ssl.SSLContext:
         ),
     )
     try:
-        return client_context(settings)
+        return make_context(settings)
     except ConfigError as error:
         named = str(error).replace("ssl.key.password", "ssl.keystore.password")
         raise ConfigError(re.sub(r"(?<![\w./-])ssl\.", "zookeeper.ssl.", named)) from None
