@@ -33,6 +33,14 @@ class Reassignment:
     adding: tuple[int, ...]
     removing: tuple[int, ...]
 
+    @property
+    def before(self) -> tuple[int, ...]:
+        return tuple(it for it in self.replicas if it not in self.adding)
+
+    @property
+    def after(self) -> tuple[int, ...]:
+        return tuple(it for it in self.replicas if it not in self.removing)
+
 
 @dataclass(frozen=True)
 class Elected:
@@ -71,7 +79,8 @@ def plan_moves(
     factor: int | None = None,
 ) -> list[Move]:
     """What has to move so that these topics have `factor` replicas (None: as many as now) on these
-    brokers (None: on all). Racks are respected. Raises `CannotPlace` and `ApiError`."""
+    brokers (None: on all). Racks are respected. A partition that moves already is planned from
+    where it goes. Raises `CannotPlace` and `ApiError`."""
     state = cluster_state(cluster)
     known = {it.id: it.rack for it in state.brokers}
     unknown = sorted(set(brokers or ()) - known.keys())
@@ -79,16 +88,20 @@ def plan_moves(
         named = ", ".join(map(str, sorted(known)))
         raise CannotPlace(f"there is no broker {unknown[0]}; the cluster has {named}")
     racks = {broker: rack for broker, rack in known.items() if rack}
+    moving = {(it.topic, it.partition): it for it in reassignments(cluster)}
     planned = []
     for topic in topics:
-        found = topic_state(cluster, topic).partitions
-        current = {it.index: it.replicas for it in found}
+        before = {it.index: it.replicas for it in topic_state(cluster, topic).partitions}
+        current = dict(before)
+        for index in before:
+            if under_way := moving.get((topic, index)):
+                before[index], current[index] = under_way.before, under_way.after
         try:
             placed = plan(current, brokers or known.keys(), factor, racks=racks)
         except CannotPlace as error:
             raise CannotPlace(f"{topic}: {error}") from None
         changed = moves(current, placed)
-        planned += [Move(topic, it, current[it], after) for it, after in changed.items()]
+        planned += [Move(topic, it, before[it], after) for it, after in changed.items()]
     return planned
 
 

@@ -38,6 +38,14 @@ UNREACHABLE_CODES = (
     KafkaError._RESOLVE,
     KafkaError._TIMED_OUT,
 )
+# While leaders move; librdkafka asks the new ones when it is asked again.
+LEADER_MOVED_CODES = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+)
+PAUSE_S = 0.1
 
 Partition = tuple[str, int]
 
@@ -163,10 +171,20 @@ class Cluster:
     def offsets(self, partitions: Iterable[Partition], spec: OffsetSpec) -> dict[Partition, int]:
         """The offset that `spec` (earliest, latest, a timestamp) means in each partition."""
         request = {TopicPartition(topic, index): spec for topic, index in partitions}
-        if not request:
-            return {}
-        futures = self.admin.list_offsets(request, request_timeout=REQUEST_TIMEOUT_S)
-        return {(p.topic, p.partition): future.result().offset for p, future in futures.items()}
+        found: dict[Partition, int] = {}
+        deadline = time.monotonic() + REQUEST_TIMEOUT_S
+        while request:
+            futures = self.admin.list_offsets(request, request_timeout=REQUEST_TIMEOUT_S)
+            for place, future in futures.items():
+                error = future.exception()
+                if error is None:
+                    found[place.topic, place.partition] = future.result().offset
+                    del request[place]
+                elif not _is_leader_moved(error) or time.monotonic() > deadline:
+                    raise error
+            if request:
+                time.sleep(PAUSE_S)
+        return found
 
     def start_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return self.offsets(partitions, OffsetSpec.earliest())
@@ -220,6 +238,10 @@ def accepts_connections(address: str) -> bool:
             return True
     except (OSError, ValueError):
         return False
+
+
+def _is_leader_moved(error: BaseException) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() in LEADER_MOVED_CODES
 
 
 def is_refused(error: KafkaException) -> bool:

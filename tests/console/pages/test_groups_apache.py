@@ -102,7 +102,8 @@ def test_letters_are_replayed_and_purged(kafka: Console, page: Page) -> None:
     page.get_by_role("button", name="Replay selected").click()
     page.get_by_role("button", name="Replay 1").click()
     expect(page.get_by_text("1 letter is replayed.")).to_be_visible()
-    status, answer = kafka.post("/dead-letters/dlq.work/replay", {})
+    every = {"which": "all", "confirmation": "dlq.work"}
+    status, answer = kafka.post("/dead-letters/dlq.work/replay", every)
     expected = "2 letters are replayed. 1 had been replayed before."
     assert (status, answer["message"]) == (200, expected)
     assert kafka.json("/dead-letters/dlq.work")["states"] == {"replayed": 3}
