@@ -208,3 +208,19 @@ def test_cluster_refuses_what_is_no_address() -> None:
     assert parse_addresses("a:1, [::1]:2") == [("a", 1), ("::1", 2)]
     with pytest.raises(ConfigError, match="'localhost' is not an address; write host:port"):
         Cluster("localhost")
+
+
+def test_another_broker_answers_for_one_that_hangs(tmp_path: Path) -> None:
+    servers = [start_millstream(tmp_path / name) for name in ("first", "second")]
+    try:
+        addresses = ",".join(it.bootstrap for it in servers)
+        with Cluster(addresses, timeout_seconds=1.0) as cluster:
+            cluster.refresh([])
+            servers[0].process.send_signal(signal.SIGSTOP)
+            assert list(cluster.retrying(lambda: cluster.refresh([]))) == []
+            # From now on it is not asked first.
+            cluster.close()
+            assert cluster.any_connection().address == parse_addresses(servers[1].bootstrap)[0]
+    finally:
+        for it in servers:
+            it.kill()

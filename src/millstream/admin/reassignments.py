@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -208,14 +207,12 @@ def elect_leaders(
 
 
 def _ask(cluster: Cluster, api: str, fields: dict[str, Any]) -> Any:
-    """Ask a broker, the next one if it does not answer. One that is not the controller forwards
-    the request."""
-    *others, last = cluster.broker_ids()
-    for broker in others:
-        with suppress(OSError):
-            answer = cluster.ask_broker(broker, api, fields)
-            break
-    else:
-        answer = cluster.ask_broker(last, api, fields)
-    check(answer.error_code, getattr(answer, "error_message", None) or f"{api} is refused", api)
-    return answer
+    """Ask any broker: one that is not the controller forwards the request."""
+
+    def attempt() -> Any:
+        answer = cluster.any_connection().call(api, fields)
+        message = getattr(answer, "error_message", None) or f"{api} is refused"
+        check(answer.error_code, message, api)
+        return answer
+
+    return cluster.retrying(attempt)

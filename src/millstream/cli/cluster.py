@@ -16,8 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, ConfigResource
 
 from millstream.cli.failures import EXIT_UNREACHABLE, CommandFailed, unreachable
 from millstream.cli.options import BOOTSTRAP_DEFAULT
@@ -38,14 +38,6 @@ UNREACHABLE_CODES = (
     KafkaError._RESOLVE,
     KafkaError._TIMED_OUT,
 )
-# While leaders move; librdkafka asks the new ones when it is asked again.
-LEADER_MOVED_CODES = (
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.UNKNOWN_LEADER_EPOCH,
-)
-PAUSE_S = 0.1
 
 Partition = tuple[str, int]
 
@@ -168,38 +160,23 @@ class Cluster:
             raise CommandFailed(f"there is no topic {topic!r}{hidden}{near}")
         return sorted(topics[topic].partitions)
 
-    def offsets(self, partitions: Iterable[Partition], spec: OffsetSpec) -> dict[Partition, int]:
-        """The offset that `spec` (earliest, latest, a timestamp) means in each partition."""
-        request = {TopicPartition(topic, index): spec for topic, index in partitions}
-        found: dict[Partition, int] = {}
-        deadline = time.monotonic() + REQUEST_TIMEOUT_S
-        while request:
-            futures = self.admin.list_offsets(request, request_timeout=REQUEST_TIMEOUT_S)
-            for place, future in futures.items():
-                error = future.exception()
-                if error is None:
-                    found[place.topic, place.partition] = future.result().offset
-                    del request[place]
-                elif not _is_leader_moved(error) or time.monotonic() > deadline:
-                    raise error
-            if request:
-                time.sleep(PAUSE_S)
-        return found
-
     def start_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        return self.offsets(partitions, OffsetSpec.earliest())
+        from millstream.admin.offsets import start_offsets
+
+        return start_offsets(self.protocol, partitions)
 
     def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        return self.offsets(partitions, OffsetSpec.latest())
+        from millstream.admin.offsets import end_offsets
+
+        return end_offsets(self.protocol, partitions)
 
     def offsets_at(
         self, partitions: Iterable[Partition], timestamp_ms: int
     ) -> dict[Partition, int]:
         """The first offset at or after the timestamp; the end if there is none."""
-        wanted = list(partitions)
-        found = self.offsets(wanted, OffsetSpec.for_timestamp(timestamp_ms))
-        missing = [partition for partition in wanted if found[partition] < 0]
-        return found | self.end_offsets(missing)
+        from millstream.admin.offsets import offsets_at
+
+        return offsets_at(self.protocol, partitions, timestamp_ms)
 
     def settings_of(
         self, name: str, kind: ConfigResource.Type = ConfigResource.Type.TOPIC
@@ -238,16 +215,6 @@ def accepts_connections(address: str) -> bool:
             return True
     except (OSError, ValueError):
         return False
-
-
-def _is_leader_moved(error: BaseException) -> bool:
-    return isinstance(error, KafkaException) and error.args[0].code() in LEADER_MOVED_CODES
-
-
-def is_refused(error: KafkaException) -> bool:
-    """Whether the user lacks a right to a topic or group."""
-    codes = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED)
-    return error.args[0].code() in codes
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -20,6 +20,9 @@ from millstream.client.cluster import check
 from millstream.errors import ErrorCode
 
 POLL_SECONDS = 0.2
+# Apache Kafka describes one directory after the other: while it switches to the copy, a replica is
+# in neither or still in the old one.
+GRACE_SECONDS = 5.0
 COLUMNS = {
     "topic": "TOPIC",
     "partition": "PARTITION",
@@ -156,16 +159,19 @@ def _follow(cluster: Cluster, broker: int, path: str, wanted: Sequence[tuple[str
     )
     with bars:
         task = bars.add_task("moving", total=None)
+        given_up_at = time.monotonic() + GRACE_SECONDS
         while True:
             rows = {(it["topic"], it["partition"]): it for it in _rows(cluster, [broker])}
             mine = [rows[key] for key in wanted if key in rows]
             moving = [it for it in mine if it["moving_to"] is not None]
-            if not moving:
+            elsewhere = [it for it in mine if it["log_dir"] != path]
+            if moving:
+                given_up_at = time.monotonic() + GRACE_SECONDS
+            elif not elsewhere or time.monotonic() > given_up_at:
                 break
             done = sum(it["copied_bytes"] if it in moving else it["bytes"] for it in mine)
             bars.update(task, total=sum(it["bytes"] for it in mine), completed=done)
             time.sleep(POLL_SECONDS)
-    elsewhere = [it for it in mine if it["log_dir"] != path]
     if elsewhere:
         first = elsewhere[0]
         raise CommandFailed(

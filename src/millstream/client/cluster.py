@@ -69,6 +69,7 @@ class Cluster:
         self._missing_topic_seconds = missing_topic_seconds
         self._addresses: dict[int, tuple[str, int]] = {}
         self._refreshed_at = -math.inf  # when the list of brokers was last refreshed
+        self._failed_at: dict[tuple[str, int], float] = {}  # when addresses last did not answer
         self._connections: dict[tuple[int, str], Connection] = {}
         self._topics: dict[str, TopicInfo] = {}
         self._topics_told_at: dict[str, float] = {}
@@ -108,12 +109,13 @@ class Cluster:
         return connection
 
     def any_connection(self) -> Connection:
-        """A connection to some broker that answers."""
+        """A connection to some broker that answers; brokers that did not are tried last."""
         for (_, purpose), connection in self._connections.items():
             if purpose == COMMON:
                 return connection
         problems = []
-        for address in [*self._addresses.values(), *self._bootstrap]:
+        addresses = dict.fromkeys([*self._addresses.values(), *self._bootstrap])
+        for address in sorted(addresses, key=lambda it: self._failed_at.get(it, -math.inf)):
             try:
                 connection = self._open(address)
             except OSError as error:
@@ -125,14 +127,19 @@ class Cluster:
 
     def _open(self, address: tuple[str, int]) -> Connection:
         try:
-            return Connection(
+            connection = Connection(
                 address,
                 client_id=self._client_id,
                 security=self._security,
                 timeout_seconds=self.request_timeout_seconds,
             )
-        except (ConnectionRefusedError, TimeoutError, socket.gaierror) as error:
-            raise ConnectionError(f"{address[0]}:{address[1]}: {error}") from error
+        except OSError as error:
+            self._failed_at[address] = time.monotonic()
+            if isinstance(error, (ConnectionRefusedError, TimeoutError, socket.gaierror)):
+                raise ConnectionError(f"{address[0]}:{address[1]}: {error}") from error
+            raise
+        self._failed_at.pop(address, None)
+        return connection
 
     def forget_all(self) -> None:
         """Drop all connections and cached metadata."""
@@ -249,7 +256,9 @@ class Cluster:
 
     def ask_broker(self, broker_id: int, api: str, fields: Fields) -> Any:
         """Ask a broker about itself, in the same way."""
-        return self.retrying(lambda: self._ask(broker_id, api, fields, None, None))
+        return self.retrying(
+            lambda: self._ask(broker_id, api, fields, None, None), others_answer=False
+        )
 
     def _ask(
         self,
@@ -267,10 +276,15 @@ class Cluster:
             raise ApiError(code, f"broker {broker_id} answers {api} with {code.name}")
         return answer
 
-    def retrying(self, attempt: Callable[[], Answer]) -> Answer:
-        """`attempt` until it neither loses its connection nor raises a retriable `ApiError`."""
+    def retrying(self, attempt: Callable[[], Answer], *, others_answer: bool = True) -> Answer:
+        """`attempt` until it neither loses its connection nor raises a retriable `ApiError`.
+
+        A broker that hangs uses up the time with one request. If others may answer instead, there
+        is a second attempt.
+        """
         started = time.monotonic()
         backoff = BACKOFF_SECONDS
+        is_first = True
         while True:
             try:
                 return attempt()
@@ -279,10 +293,13 @@ class Cluster:
                     raise
                 # Before giving up, too: a late answer would be taken for that of the next request.
                 self._start_over(error)
-                if time.monotonic() + backoff > started + self.retry_seconds(error):
+                has_hung = isinstance(error, TimeoutError) and is_first and others_answer
+                is_over = time.monotonic() + backoff > started + self.retry_seconds(error)
+                if is_over and not has_hung:
                     if isinstance(error, OSError):
                         raise _given_up(error, self.timeout_seconds) from error
                     raise
+            is_first = False
             time.sleep(backoff)
             backoff = min(2 * backoff, BACKOFF_SECONDS_MAX)
 
