@@ -13,11 +13,12 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 
 class Component(NamedTuple):
-    command: str
+    command: str  # or a file
     debian: str  # the packages that bring it
     purpose: str
 
@@ -32,6 +33,7 @@ COMPONENTS = [
     Component("go", "golang-go", "conformance tests with franz-go"),
     Component("prometheus", "prometheus", "tests with a Prometheus that scrapes"),
     Component("chromium", "chromium", "tests of the console in a browser"),
+    Component("/usr/include/zmq.h", "libzmq3-dev", "tests with ZeroMQ's own library"),
     Component("pg_ctlcluster", "postgresql", "tests of PostgreSQL as a store"),
 ]
 
@@ -52,7 +54,12 @@ def main(names: list[str]) -> None:
 def find_missing(names: list[str]) -> list[Component]:
     """Of those named, or of all."""
     wanted = [component for component in COMPONENTS if not names or component.command in names]
-    return [component for component in wanted if shutil.which(component.command) is None]
+    return [component for component in wanted if not is_there(component.command)]
+
+
+def is_there(command: str) -> bool:
+    path = Path(command)
+    return path.exists() if path.is_absolute() else shutil.which(command) is not None
 
 
 def apt_get(*arguments: str) -> None:
