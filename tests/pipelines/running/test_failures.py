@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.pipelines.running.failures import cause_of, explain_failure, passes
+from millstream.pipelines.running.failures import cause_of, explain_failure, passes, without_values
 
 OURS = """[STREAM_FAILED] Query [id = 0c, runId = 1d] terminated with exception: \
 [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform \
@@ -71,3 +71,35 @@ def test_only_a_slow_start_or_a_race_within_spark_is_worth_another_start() -> No
         )
     )
     assert not passes(RuntimeError(OURS))
+
+
+@pytest.mark.parametrize(
+    ("text", "published"),
+    [
+        (
+            "[CAST_INVALID_INPUT] The value 'O'Brien, 7' of the type \"STRING\" is no INT",
+            "[CAST_INVALID_INPUT] The value '…' of the type \"STRING\" is no INT",
+        ),
+        ("KeyError: 'alice'", "KeyError: '…'"),
+        (
+            "there is no topic 'orders' in Spark's plan",
+            "there is no topic 'orders' in Spark's plan",
+        ),
+        ("could not convert string to float: 'cut of", "could not convert string to float: '…'"),
+        ("duplicate: Key (id)=(4711) already exists", "duplicate: Key (id)… already exists"),
+        ('bad row {"card": {"number": 4}}, see', "bad row …, see"),
+        ("Row(name=ada, age=3) is refused", "… is refused"),
+        ("card 4111111111111111 of ada@example.com", "card … of …"),
+        ("127.0.0.1:9092 cannot be reached: 3 tries", "127.0.0.1:9092 cannot be reached: 3 tries"),
+        ("", ""),
+    ],
+)
+def test_published_errors_have_no_values_of_records(text: str, published: str) -> None:
+    assert without_values(text, "revenue orders order_by STRING") == published
+
+
+def test_part_of_a_known_name_is_not_known() -> None:
+    assert without_values("no 'order'", "orders") == "no '…'"
+    assert without_values("no '(.*'", "orders") == "no '…'"
+    assert without_values("run1234567 of orders", "run1234567") == "run1234567 of orders"
+    assert without_values("run1234567 of orders", "orders") == "… of orders"

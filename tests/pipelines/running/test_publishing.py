@@ -121,10 +121,12 @@ def test_query_is_published_until_it_ends(
 
 
 def test_query_that_fails_says_why(server: Server, declared: Pipeline, tmp_path: Path) -> None:
-    made = query(isActive=False, exception=lambda: RuntimeError("No space left on device"))
+    reason = "No space left on device while writing 'ada' to 't'"
+    made = query(isActive=False, exception=lambda: RuntimeError(reason))
     start(declared, settings_for(server, tmp_path), made)
     shown = published(server, declared, lambda it: it.state == "failed")
     assert "the disk is full" in shown.status.error
+    assert "while writing '…' to 't'" in shown.status.error  # a value, and a topic
 
 
 def test_query_of_a_session_that_is_gone_has_stopped(

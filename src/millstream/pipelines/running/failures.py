@@ -60,6 +60,11 @@ CURES = (
         "the disk is full. Free some space and start it again: it continues from its checkpoint",
     ),
 )
+# What Spark, Python and databases put around values: quotes (an apostrophe inside a word is none),
+# a column and parentheses, braces. What is cut off has no end.
+_QUOTED = re.compile(r"""(?<!\w)(['"])(.*?)(?:\1(?!\w)|$)""", re.DOTALL)
+_BARE = re.compile(r"=\(.*?\)|\bRow\(.*\)|\{.*\}|\S+@\S+|\w*\d{6,}\w*", re.DOTALL)
+_HIDDEN = "…"
 _TRACEBACK = "Traceback (most recent call last):"
 _PYTHON_ERROR = re.compile(r"^(?:[a-z_]\w*\.)*([A-Z]\w*): (.*)$", re.MULTILINE)
 _OURS = re.compile(r"\bmillstream\.[\w.]+\.(\w+): (.*)")
@@ -94,3 +99,15 @@ def first_line(text: str) -> str:
     line = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
     line = re.sub(r"^\[STREAM_FAILED\] Query \[id = [^\]]*\] terminated with exception: ", "", line)
     return re.sub(r" SQLSTATE: \w+;?$", "", line)
+
+
+def without_values(text: str, known: str = "") -> str:
+    """An error for those who may see that a pipeline failed, and not the records that it reads:
+    without quoted text that is not in `known`, objects and long numbers."""
+
+    def shown(value: str) -> str:
+        is_known = re.search(rf"(?<!\w){re.escape(value)}(?!\w)", known) is not None
+        return value if is_known else _HIDDEN
+
+    unquoted = _QUOTED.sub(lambda it: f"{it[1]}{shown(it[2])}{it[1]}", text)
+    return _BARE.sub(lambda it: shown(it[0]), unquoted)

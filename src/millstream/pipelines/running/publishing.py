@@ -26,6 +26,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -51,7 +52,7 @@ from millstream.admin.pipeline_records import (
 from millstream.admin.pipelines import create_status_topics
 from millstream.client.cluster import Cluster
 from millstream.errors import ApiError, ErrorCode, MillstreamError
-from millstream.pipelines.running.failures import explain_failure
+from millstream.pipelines.running.failures import explain_failure, without_values
 from millstream.pipelines.running.status import (
     Status,
     Watched,
@@ -392,7 +393,9 @@ def look(entry: Entry, is_exiting: bool = False) -> Published:
         status = entry.watched.status if is_exiting else entry.watched.update()
         if status.state == "failed":
             cause = entry.watched.query.exception()
-            error = str(explain_failure(entry.identity, cause)) if cause else ""
+            if cause:
+                # Whoever reads the status may lack the right to read the records.
+                error = without_values(str(explain_failure(entry.identity, cause)), _known(entry))
     except Exception:  # noqa: BLE001  # Py4J's own: the session was stopped, or the JVM has ended
         status = entry.watched.status
         status.state = "stopped"
@@ -407,6 +410,14 @@ def look(entry: Entry, is_exiting: bool = False) -> Published:
         shown = "stopping"
     every_seconds = 0.0 if entry.has_ended else IDLE_TICKS * TICK_SECONDS
     return published(entry, status, shown, error, every_seconds)
+
+
+def _known(entry: Entry) -> str:
+    """Names that are published anyway: of the pipeline, its topics and columns."""
+    pipeline, nodes = entry.pipeline, entry.about.nodes if entry.about is not None else ()
+    topics = (it.name for them in (pipeline.reads, pipeline.writes) for it in them.values())
+    texts = (it for node in nodes for it in (node.title, *chain.from_iterable(node.details)))
+    return " ".join((entry.identity, *topics, *texts))
 
 
 def published(

@@ -22,6 +22,7 @@ from millstream.admin.pipeline_records import (
 )
 from millstream.errors import MillstreamError
 from millstream.pipelines.offsets import to_json
+from millstream.pipelines.running.failures import without_values
 from millstream.pipelines.versions.catalog import open_catalog
 from millstream.pipelines.versions.differences import Diff
 from millstream.pipelines.versions.registry import private_topic
@@ -73,11 +74,16 @@ def diff_shown(settings: Settings, pipeline: str, command: Command) -> DiffShown
                 catalog, settings, pipeline, (one, two), time=command.time, samples=0
             )
     except (MillstreamError, OSError, ValueError) as error:
-        return _with(shown, error=shortened(str(error)))
+        return _with(shown, error=_published(str(error), pipeline, command))
     except Exception as error:  # noqa: BLE001  # of the database: whoever asked waits for an answer
-        return _with(shown, error=shortened(f"{type(error).__name__}: {error}"))
+        text = f"{type(error).__name__}: {error}"
+        return _with(shown, error=_published(text, pipeline, command))
     outputs = tuple(output_diff(it) for it in (*found.tables, *found.topics))
     return _with(shown, outputs=outputs, cut=shortened(json.dumps(to_json(found.cut))))
+
+
+def _published(error: str, pipeline: str, command: Command) -> str:
+    return shortened(without_values(error, " ".join((pipeline, *command.versions))))
 
 
 def output_diff(found: Diff) -> OutputDiff:
