@@ -12,6 +12,7 @@ import re
 from datetime import datetime, timedelta
 
 from millstream.admin.errors import InvalidArgument
+from millstream.admin.numbers import decimal
 
 UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
@@ -46,8 +47,8 @@ def parse_moment_ms(text: str, now: datetime) -> int:
     named = {"now": now, "today": midnight, "yesterday": midnight - timedelta(days=1)}
     if compact.lower() in named:
         return to_ms(named[compact.lower()])
-    if compact.isdigit() and len(compact) >= EPOCH_MS_DIGITS_MIN:
-        return int(compact)
+    if len(compact) >= EPOCH_MS_DIGITS_MIN and (epoch_ms := decimal(compact)) is not None:
+        return epoch_ms
     if SPAN.match(compact) and compact[-1] in "smhdw":
         return to_ms(now) - parse_span_ms(compact)
     try:

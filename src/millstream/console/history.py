@@ -13,6 +13,7 @@ dropped.
 from __future__ import annotations
 
 import math
+import threading
 from array import array
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -47,6 +48,7 @@ class History:
     """See the module. One thread adds; others may read a copy with `points` at the same time."""
 
     def __init__(self, *, series_max: int = SERIES_MAX) -> None:
+        self._lock = threading.Lock()
         self._series: dict[Key, _Series] = {}
         self._series_max = series_max
         self._recent_times = array("d", [GAP]) * RECENT_MAX
@@ -67,6 +69,10 @@ class History:
     def add(self, time_seconds: float, values: Mapping[Key, float]) -> None:
         """One sample. Series that have no value in it get a gap. A sample that is not later than
         the last one, because a clock was set back, is ignored."""
+        with self._lock:  # else a reader might see the new time with a value of 15 minutes ago
+            self._add(time_seconds, values)
+
+    def _add(self, time_seconds: float, values: Mapping[Key, float]) -> None:
         if self._recent_count and time_seconds <= self._recent_times[self._last_slot]:
             return
         minute = int(time_seconds // MINUTE)
@@ -111,6 +117,10 @@ class History:
     def points(self, key: Key, since_seconds: float = -math.inf) -> Points:
         """The series from a time on: averages of minutes, then recent samples. Zeros for a key
         that never had another value."""
+        with self._lock:
+            return self._points(key, since_seconds)
+
+    def _points(self, key: Key, since_seconds: float) -> Points:
         series = self._series.get(key)
         recent_slots = _slots(self._recent_count, RECENT_MAX)
         first_recent = self._recent_times[recent_slots[0]] if recent_slots else math.inf
@@ -129,10 +139,11 @@ class History:
 
     def last(self, key: Key) -> float | None:
         """The newest value; None if there is none."""
-        if not self._recent_count:
-            return None
-        series = self._series.get(key)
-        return _known(series.recent[self._last_slot]) if series else 0.0
+        with self._lock:
+            if not self._recent_count:
+                return None
+            series = self._series.get(key)
+            return _known(series.recent[self._last_slot]) if series else 0.0
 
 
 def _slots(count: int, size: int) -> list[int]:

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 
 from millstream.admin.cluster_state import ClusterState
-from millstream.admin.lag import GroupLag
+from millstream.admin.lag import WARN_BELOW_SHARE, GroupLag
 from millstream.admin.log_dirs import DirectoryState, ReplicaState
+from millstream.admin.numbers import decimal
 from millstream.console.history import Key
 from millstream.models import dataclass
 from millstream.partitions import TopicPartition
@@ -25,7 +26,7 @@ DEAD_LETTER_PREFIX = "dlq."
 DEAD_LETTER_SETTING = "errors.deadletterqueue.group.enable"
 RETENTION, CLEANUP = "retention.ms", "cleanup.policy"
 SETTINGS = (RETENTION, CLEANUP, DEAD_LETTER_SETTING)
-RISK_SHARE = 0.2  # of retention.ms: unread records with less than this left are at risk
+RISK_SHARE = WARN_BELOW_SHARE  # unread records with less than this left are at risk
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,7 @@ class Sample:
     def retention_ms(self, topic: str) -> int | None:
         """None if the topic does not delete by age, or if that is not known."""
         own = self.settings.get(topic, {})
-        text = own.get(RETENTION, "")
-        if "delete" not in own.get(CLEANUP, "") or not text.isdigit():
-            return None
-        return int(text)
+        return decimal(own.get(RETENTION)) if "delete" in own.get(CLEANUP, "") else None
 
 
 def leader_sizes(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from playwright.sync_api import Page, expect
 
 from millstream.admin.outgoing import Outgoing, send
-from tests.console.conftest import Console, check_accessible
+from tests.console.conftest import WAIT_MS, Console, check_accessible
 from tests.console.pages.records import hostile, make_topic
 
 
@@ -22,7 +25,9 @@ def test_tail_shows_new_records_pauses_and_continues(console: Console, page: Pag
     # What is written before the stream has found the end would count as old.
     produce(console, "tail", b"first")
     rows = page.locator("tr.record")
+    deadline = time.monotonic() + WAIT_MS / 1000
     while not rows.count():
+        assert time.monotonic() < deadline
         produce(console, "tail", b"again")
         page.wait_for_timeout(500)
     expect(rows.filter(has_text="old")).to_have_count(0)
@@ -35,6 +40,29 @@ def test_tail_shows_new_records_pauses_and_continues(console: Console, page: Pag
     expect(page.locator("tr.details")).to_contain_text("while paused")
     page.get_by_role("button", name="Clear").click()
     expect(rows).to_have_count(0)
+
+
+def test_tail_in_the_background_reads_nothing(console: Console, page: Page) -> None:
+    make_topic(console, "behind", [Outgoing(b"old", partition=0)])
+    streams = console.server._app.state.streams
+    page.goto(f"{console.url}/topics/behind/messages/live?at=0:1")
+    wait_until(page, lambda: streams.count == 1)
+    turn = """(hidden) => {
+        Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    page.evaluate(turn, True)
+    wait_until(page, lambda: streams.count == 0)
+    produce(console, "behind", b"unseen so far")
+    page.evaluate(turn, False)
+    expect(page.locator("tr.record").filter(has_text="unseen so far")).to_have_count(1)
+
+
+def wait_until(page: Page, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_MS / 1000
+    while not condition():
+        assert time.monotonic() < deadline
+        page.wait_for_timeout(50)
 
 
 def test_tail_counts_what_it_cannot_show_and_stays_text(console: Console, page: Page) -> None:

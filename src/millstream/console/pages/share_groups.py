@@ -14,6 +14,7 @@ from starlette.routing import Route
 from millstream.admin import reset
 from millstream.admin.groups import GroupDescription, delete_group
 from millstream.admin.lag import GroupLag
+from millstream.admin.numbers import decimal
 from millstream.admin.reset import Target
 from millstream.admin.settings import Resource, settings_of
 from millstream.admin.share_groups import (
@@ -192,7 +193,7 @@ def load_one(cluster: Cluster, group: str, request: Request, sampler: Sampler) -
         any(it.is_live for it in partitions),
         any(it.counts is not None for it in partitions),
         tuple(sorted(deliveries.items())),
-        int(limit) if limit.isdigit() else None,
+        decimal(limit),
         dict(holders),
         tuple((name, settings[name]) for name in SHOWN_SETTINGS if name in settings),
         settings.get(DEAD_LETTER_TOPIC, ""),

@@ -106,9 +106,9 @@ addEventListener("DOMContentLoaded", () => { // after console.js
       source.addEventListener("problem", (event) => problem(trouble, JSON.parse(event.data)));
       source.onerror = () => {
         source.close(); // a new one continues at the last position
-        if (pause.dataset.paused) return;
+        if (pause.dataset.paused || document.hidden) return;
         problem(trouble, "The console does not answer. Trying again…");
-        setTimeout(() => { if (!pause.dataset.paused) connect(); }, 2000);
+        setTimeout(() => { if (!pause.dataset.paused && source.readyState === EventSource.CLOSED) connect(); }, 2000);
       };
     };
     pause.addEventListener("click", () => {
@@ -116,6 +116,11 @@ addEventListener("DOMContentLoaded", () => { // after console.js
       pause.dataset.paused = "1";
       pause.textContent = "Continue";
       source?.close();
+    });
+    // In the background it reads nothing, and goes on where it was.
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden) source?.close();
+      else if (!pause.dataset.paused && source?.readyState === EventSource.CLOSED) connect();
     });
     find("[data-live-clear]").addEventListener("click", () => { body.replaceChildren(); shown = skipped = 0; tell(); });
     connect();
