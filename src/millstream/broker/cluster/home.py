@@ -214,6 +214,9 @@ class ZooKeeperMetadata:
                 f"ZooKeeper at {self._session.hosts} did not answer within "
                 f"{CHANGE_SECONDS_MAX:g} s: whether the metadata was changed is unknown",
             ) from None
+        except ZooKeeperError as error:
+            self._let_run(works)
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
         except BaseException:
             self._let_run(works)
             raise

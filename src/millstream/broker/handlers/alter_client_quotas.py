@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from millstream.broker.handlers._rights import may_cluster
+from millstream.broker.metadata.outcomes import failures
 from millstream.broker.quotas.requests import check_entity, check_values
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
@@ -30,7 +31,7 @@ async def alter_client_quotas(context: RequestContext, request: AlterClientQuota
         )
         return {"entries": [_answer(entry, unauthorized) for entry in request.entries]}
     changes: dict[QuotaEntity, dict[str, float | None]] = {}
-    answers: list[Fields] = []
+    outcomes: list[ApiError | None] = []
     counts = Counter(map(_parts, request.entries))
     for entry in request.entries:
         error: ApiError | None = None
@@ -42,10 +43,11 @@ async def alter_client_quotas(context: RequestContext, request: AlterClientQuota
             changes[entity] = check_values(entity, operations)
         except ApiError as refusal:
             error = refusal
-        answers.append(_answer(entry, error))
+        outcomes.append(error)
     if changes and not request.validate_only:
-        await context.services.actions.alter_quotas(changes)
-    return {"entries": answers}
+        failed = await failures([None], context.services.actions.alter_quotas(changes))
+        outcomes = [error or failed.get(None) for error in outcomes]
+    return {"entries": [_answer(*it) for it in zip(request.entries, outcomes, strict=True)]}
 
 
 def _parts(entry: EntryData) -> tuple[tuple[str, str | None], ...]:

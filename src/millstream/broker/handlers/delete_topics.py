@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.broker.handlers._quotas import Mutations
 from millstream.broker.handlers._rights import may_cluster, may_topic, require_topic
+from millstream.broker.metadata.outcomes import failures
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode, MillstreamError
 from millstream.security.acls import Operation
@@ -61,8 +62,8 @@ async def _delete(context: RequestContext, wanted: list[tuple[str | None, uuid.U
     answers += [_answer(found.pop(key).name, key, error) for key, error in refusals.items()]
     kept = await context.services.archiving.prepare_deletion(found.values())
     answers += [_answer(found.pop(key).name, key, error) for key, error in kept.items()]
-    await context.services.actions.delete_topics(found)
-    answers += [_answer(topic.name, topic.id, None) for topic in found.values()]
+    failed = await failures(found, context.services.actions.delete_topics(found))
+    answers += [_answer(topic.name, key, failed.get(key)) for key, topic in found.items()]
     return {"responses": answers, "throttle_time": mutations.throttle()}
 
 

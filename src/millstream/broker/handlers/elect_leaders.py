@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.handlers._rights import may_cluster
+from millstream.broker.handlers._rights import require_cluster
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
 from millstream.security.acls import Operation
@@ -16,6 +16,7 @@ from millstream.security.acls import Operation
 if TYPE_CHECKING:
     from kio.schema.elect_leaders.v2.request import ElectLeadersRequest
 
+    from millstream.partitions import TopicPartition
     from millstream.protocol.messages import Fields
 
 _PREFERRED = 0
@@ -31,16 +32,18 @@ async def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -
             (topic.topic, index) for topic in request.topic_partitions for index in topic.partitions
         ]
     code = ErrorCode.NONE
-    if may_cluster(context, Operation.ALTER):
+    outcomes: dict[TopicPartition, ErrorCode] = {}
+    try:
+        require_cluster(context, Operation.ALTER)
         outcomes = await context.services.actions.elect_leaders(
             wanted, unclean=request.election_type == _UNCLEAN
         )
-    else:
-        code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    except ApiError as error:  # that of all partitions
+        code = error.code
         outcomes = dict.fromkeys(wanted or (), code)
     topics: dict[str, list[dict[str, Any]]] = {}
-    for (name, index), error in outcomes.items():
-        topics.setdefault(name, []).append(_answer(context, name, index, error))
+    for (name, index), outcome in outcomes.items():
+        topics.setdefault(name, []).append(_answer(context, name, index, outcome))
     return {
         "error_code": code,
         "replica_election_results": [

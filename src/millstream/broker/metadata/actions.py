@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from millstream.broker.metadata.configs import Change, ConfigManager
+from millstream.broker.metadata.outcomes import failures
 from millstream.broker.metadata.store import MetadataLog
 from millstream.broker.metadata.topics import MorePartitions, NewTopic, TopicManager
 from millstream.coordination.cluster import ClusterImage, PartitionImage, Resource, TopicImage
@@ -99,7 +100,7 @@ class ClusterActions(Protocol):
         ...
 
     async def alter_quotas(self, changes: Mapping[QuotaEntity, Mapping[str, float | None]]) -> None:
-        """Set quotas, or remove them (None), all at once."""
+        """Set quotas, or remove them (None), all at once. Raises `ApiError` if that fails."""
         ...
 
     async def claim_leadership(self, bump_epoch: Iterable[tuple[str, int]] = ()) -> None:
@@ -194,8 +195,8 @@ class LoggedActions:
             records, outcome = decide_scram(image.scram, changes)
             return records
 
-        await self._log.change(decide)
-        return outcome
+        failed = await failures({user for user, _ in changes}, self._log.change(decide))
+        return outcome | failed
 
     async def create_first_users(self, users: Mapping[ScramKey, ScramCredential]) -> None:
         def decide(image: ClusterImage) -> Sequence[MetadataRecord]:
@@ -261,8 +262,9 @@ class LoggedActions:
             outcome |= refused
             return records
 
-        await self._log.change(decide)
-        return outcome
+        partitions = [(target.topic, target.partition_id) for target in targets]
+        failed = await failures(partitions, self._log.change(decide))
+        return outcome | failed
 
     def _why_not_move(
         self, image: ClusterImage, target: Target, may_change_factor: bool

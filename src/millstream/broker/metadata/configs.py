@@ -15,6 +15,7 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from millstream.broker.metadata.loggers import change_levels, logger_levels, logger_setting
+from millstream.broker.metadata.outcomes import failures
 from millstream.broker.metadata.store import MetadataLog
 from millstream.config.archive import check_disabled
 from millstream.config.broker import (
@@ -318,11 +319,8 @@ class ConfigManager:
         if validate_only:
             decide(self._store.image)
             return outcomes
-        try:
-            await self._store.change(decide)
-        except ApiError as error:  # nothing was committed
-            return {resource: refused or error for resource, refused in outcomes.items()}
-        return outcomes
+        failed = await failures(edits, self._store.change(decide))
+        return outcomes | failed
 
     def _check(
         self,

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from millstream.broker.metadata.configs import ConfigManager
+from millstream.broker.metadata.outcomes import failures
 from millstream.broker.metadata.store import METADATA_TOPIC, MetadataLog
 from millstream.config.broker import BrokerConfig
 from millstream.coordination.cluster import (
@@ -121,8 +122,16 @@ class TopicManager:
                 new_names[unified] = topic.name
             return records
 
-        image = await self._run(decide, validate_only)
-        return {topic.name: refused.get(topic.name) or image.topics[topic.name] for topic in topics}
+        created: Mapping[str, TopicImage] = {}
+
+        async def run() -> None:
+            nonlocal created
+            created = (await self._run(decide, validate_only)).topics
+
+        failed = await failures([topic.name for topic in topics], run())
+        if failed:
+            return dict(failed)
+        return {topic.name: refused.get(topic.name) or created[topic.name] for topic in topics}
 
     async def auto_create(self, names: Iterable[str]) -> dict[str, TopicImage | ApiError]:
         """The topics; those that do not exist are created with the broker's defaults."""
@@ -293,8 +302,8 @@ class TopicManager:
                     outcome[topic.name] = error
             return records
 
-        await self._run(decide, validate_only)
-        return outcome
+        failed = await failures([topic.name for topic in topics], self._run(decide, validate_only))
+        return outcome | failed
 
     def _more_partitions_records(
         self, image: ClusterImage, more: MorePartitions
