@@ -42,11 +42,35 @@ _names = itertools.count()
 
 @dataclass
 class BrokerUnderTest:
+    """With `is_one_worker`, the last one of several: topics are created there, so that requests by
+    raw wire reach their leader."""
+
     server: Server
+    is_one_worker: bool = False
 
     @property
     def bootstrap(self) -> str:
-        return self.server.bootstrap
+        return self._worker[1] if self.is_one_worker else self.server.bootstrap
+
+    @property
+    def node_id(self) -> int:
+        return self._worker[0] if self.is_one_worker else 1
+
+    def coordinator(self, group: str) -> str:
+        """Where a group has its coordinator, which exists."""
+        with Wire(self.bootstrap) as wire:
+            found = wire.call("find_coordinator", 3, key=group)
+        assert found.error_code == 0
+        return f"{found.host}:{found.port}"
+
+    @cached_property
+    def _worker(self) -> tuple[int, str]:
+        """Its id and its own address."""
+        with Wire(self.server.bootstrap) as wire:
+            brokers = wire.call("metadata", 9, topics=()).brokers
+        assert len(brokers) == self.server.brokers
+        last = max(brokers, key=lambda it: it.node_id)
+        return last.node_id, f"{last.host}:{last.port}"
 
     def expects(self, difference: str) -> Any:
         """What this broker does where the two differ."""
@@ -68,7 +92,11 @@ class BrokerUnderTest:
         """A fresh topic; `segment_bytes=1048576` becomes the setting `segment.bytes`."""
         name = name or unique("topic")
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}
-        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
+        if self.is_one_worker:
+            places = [[self._worker[0]]] * partitions
+            topic = NewTopic(name, partitions, replica_assignment=places, config=settings)
+        else:
+            topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
         self.admin.create_topics([topic])[name].result(PATIENCE_SECONDS)
         self.await_leaders(name, partitions)
         return name

@@ -16,6 +16,7 @@ from tests.peers.kafka import start_kafka
 from tests.peers.secured import Secured, start_secured
 from tests.peers.servers import Server, start_millstream, start_workers
 
+A_WORKER = "one of two workers"
 MARKS = {
     "java": [pytest.mark.java],
     # As the newer client, in a JVM of its own.
@@ -35,6 +36,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         kinds.append(pytest.param("apache-kafka", marks=pytest.mark.java))
     elif peer == "workers" and "client" in metafunc.fixturenames:
         kinds.append("workers")
+    if getattr(metafunc.module, "ALSO_ON_A_WORKER", False):
+        kinds.append(pytest.param(A_WORKER, marks=pytest.mark.slow))
     for fixture, scope in _BROKERS.items():
         if fixture in metafunc.fixturenames:
             metafunc.parametrize(fixture, kinds, indirect=True, scope=scope)
@@ -46,7 +49,7 @@ def broker(
 ) -> Iterator[BrokerUnderTest]:
     """A running broker, shared by all tests of the session: use fresh topics and groups."""
     server = start_broker(request.param, tmp_path_factory.mktemp(request.param), SETTINGS)
-    yield BrokerUnderTest(server)
+    yield under_test(request.param, server)
     server.kill()  # nothing of it is needed, and a clean stop flushes all that was written
 
 
@@ -57,7 +60,7 @@ def own_broker(
     """A broker for one module, with its OWN_SETTINGS, whose cluster-wide state it may change."""
     settings = SETTINGS | getattr(request.module, "OWN_SETTINGS", {})
     server = start_broker(request.param, tmp_path_factory.mktemp(request.param), settings)
-    yield BrokerUnderTest(server)
+    yield under_test(request.param, server)
     server.stop()
 
 
@@ -76,9 +79,13 @@ def secured(
 def start_broker(kind: str, directory: Path, settings: Mapping[str, str]) -> Server:
     if kind == "millstream":
         return start_millstream(directory / "data", settings)
-    if kind == "workers":
+    if kind in ("workers", A_WORKER):
         return start_workers(directory / "data", 2, settings)
     return start_kafka(directory, settings)
+
+
+def under_test(kind: str, server: Server) -> BrokerUnderTest:
+    return BrokerUnderTest(server, is_one_worker=kind == A_WORKER)
 
 
 def client_parameters(*names: str) -> list[Any]:

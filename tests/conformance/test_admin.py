@@ -24,6 +24,8 @@ from tests.conformance.test_consume import fill
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.wire import Wire
 
+ALSO_ON_A_WORKER = True
+
 NO_ERROR, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID = 0, 3, 100
 
 
@@ -188,15 +190,15 @@ def test_describe_cluster_names_broker_and_controller(broker: BrokerUnderTest) -
     cluster = broker.admin.describe_cluster(include_authorized_operations=True).result(
         PATIENCE_SECONDS
     )
-    assert [f"{node.host}:{node.port}" for node in cluster.nodes] == [broker.bootstrap]
-    assert cluster.controller.id == cluster.nodes[0].id
+    nodes = {f"{node.host}:{node.port}": node.id for node in cluster.nodes}
+    assert nodes[broker.bootstrap] == broker.node_id
+    assert len(nodes) == broker.server.brokers
+    assert cluster.controller.id in nodes.values()
     assert cluster.cluster_id
     with Wire(broker.bootstrap) as wire:
         answer = wire.call("describe_cluster", 1)
     assert answer.cluster_id == cluster.cluster_id
-    assert [(node.host, node.port) for node in answer.brokers] == [
-        (broker.server.host, broker.server.port)
-    ]
+    assert {f"{node.host}:{node.port}": node.broker_id for node in answer.brokers} == nodes
 
 
 @pytest.mark.parametrize(
@@ -246,7 +248,7 @@ def test_offsets_of_a_subscribed_topic_cannot_be_deleted(broker: BrokerUnderTest
     member = prepared("confluent").join(broker.bootstrap, topic, group)
     try:
         member.wait_until(lambda m: len(m.partitions) == 1)
-        with Wire(broker.bootstrap) as wire:
+        with Wire(broker.coordinator(group)) as wire:
             topics = ({"name": topic, "partitions": ({"partition_index": 0},)},)
             answer = wire.call("offset_delete", 0, group_id=group, topics=topics)
     finally:
@@ -289,7 +291,9 @@ def test_describe_quorum_of_one_broker(broker: BrokerUnderTest, version: int) ->
         cluster = wire.call("describe_cluster", 1)
     assert (answer.error_code, answer.topics[0].topic_name) == (0, "__cluster_metadata")
     (partition,) = answer.topics[0].partitions
-    (voter,) = partition.current_voters
+    voters = {it.replica_id: it for it in partition.current_voters}
+    assert len(voters) == broker.server.brokers
+    voter = voters[partition.leader_id]
     assert (partition.error_code, partition.partition_index) == (0, 0)
     assert partition.leader_id == voter.replica_id == cluster.controller_id
     assert (partition.leader_epoch > 0, partition.observers) == (True, ())
@@ -298,8 +302,7 @@ def test_describe_quorum_of_one_broker(broker: BrokerUnderTest, version: int) ->
     if version >= 1:
         assert voter.last_fetch_timestamp == voter.last_caught_up_timestamp > 0
     if version >= 2:
-        (node,) = answer.nodes
-        assert (node.node_id, len(node.listeners)) == (voter.replica_id, 1)
+        assert {it.node_id: len(it.listeners) for it in answer.nodes} == dict.fromkeys(voters, 1)
 
 
 @pytest.mark.parametrize(

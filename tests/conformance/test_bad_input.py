@@ -25,6 +25,8 @@ from tests.peers.wire import (
     request_header,
 )
 
+ALSO_ON_A_WORKER = True
+
 NO_ERROR, CORRUPT_MESSAGE, INVALID_RECORD = 0, 2, 87
 FRAME_BYTES_MAX = int(SETTINGS["socket.request.max.bytes"])
 

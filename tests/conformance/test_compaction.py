@@ -20,6 +20,8 @@ from tests.conformance.brokers import BrokerUnderTest, eventually, unique
 from tests.conformance.test_admin import list_offsets
 from tests.peers.patience import PATIENCE_SECONDS
 
+ALSO_ON_A_WORKER = True
+
 SEGMENT_BYTES = 1_048_576
 COMPACTED = {
     "cleanup_policy": "compact",

@@ -19,6 +19,8 @@ from tests.conformance.test_produce import produce_one
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.wire import Wire
 
+ALSO_ON_A_WORKER = True
+
 TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE = 2, 4, 32
 
 

@@ -22,6 +22,8 @@ from tests.conformance.test_produce import read_all, wire_produce
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.wire import Wire, batch, request_frame
 
+ALSO_ON_A_WORKER = True
+
 NO_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_ID, FENCED_LEADER_EPOCH = 0, 1, 100, 74
 FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, UNKNOWN_LEADER_EPOCH = 70, 71, 75
 

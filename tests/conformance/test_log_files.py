@@ -28,6 +28,8 @@ from tests.peers.programs import Record
 from tests.peers.servers import Server, start_millstream
 from tests.peers.transactional import TransactionalProducer
 
+ALSO_ON_A_WORKER = True
+
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("apache-tools")]
 
 SETTINGS = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "3"}

@@ -21,6 +21,8 @@ from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.wire import Wire, batch, produce_fields, request_frame
 
+ALSO_ON_A_WORKER = True
+
 NO_ERROR, CORRUPT_MESSAGE, UNKNOWN_TOPIC, MESSAGE_TOO_LARGE = 0, 2, 3, 10
 OUT_OF_ORDER_SEQUENCE, INVALID_PRODUCER_EPOCH = 45, 47
 INVALID_TIMESTAMP, INVALID_RECORD = 32, 87

@@ -10,6 +10,8 @@ from tests.conformance.brokers import BrokerUnderTest, eventually, unique
 from tests.conformance.test_compaction import COMPACTED, fill_segments, surviving
 from tests.peers.patience import PATIENCE_SECONDS
 
+ALSO_ON_A_WORKER = True
+
 
 def write(broker: BrokerUnderTest, topic: str, count: int, prefix: str) -> list[bytes]:
     """Acknowledged records, each under a key of its own; returns their values."""

@@ -14,6 +14,8 @@ from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.transactional import GROUP, find_coordinator
 from tests.peers.wire import API_KEYS, Wire, frame, request_frame
 
+ALSO_ON_A_WORKER = True
+
 NO_ERROR, UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_VERSION, UNKNOWN_TOPIC_ID = 0, 3, 35, 100
 INVALID_TOPIC_EXCEPTION, INVALID_REQUEST = 17, 42
 
@@ -99,8 +101,9 @@ def test_metadata_serves_every_version(broker: BrokerUnderTest, version: int) ->
     topic = broker.create_topic(partitions=3)
     with Wire(broker.bootstrap) as wire:
         answer = wire.call("metadata", version, topics=({"name": topic},))
-    (node,) = answer.brokers
-    assert (node.host, node.port) == (broker.server.host, broker.server.port)
+    nodes = {f"{node.host}:{node.port}": node for node in answer.brokers}
+    assert len(nodes) == broker.server.brokers
+    node = nodes[broker.bootstrap]
     (found,) = answer.topics
     assert (found.error_code, found.name) == (NO_ERROR, topic)
     assert sorted(part.partition_index for part in found.partitions) == [0, 1, 2]
@@ -171,7 +174,9 @@ def test_coordinator_is_found_in_every_version(broker: BrokerUnderTest, version:
             found = wire.call("find_coordinator", version, key=group)
     assert found.error_code in (NO_ERROR, 15)  # not available while its topic is being created
     if found.error_code == NO_ERROR:
-        assert (found.host, found.port) == (broker.server.host, broker.server.port)
+        addresses = [f"{it.host}:{it.port}" for it in broker.admin.list_topics().brokers.values()]
+        assert f"{found.host}:{found.port}" in addresses
+        assert len(addresses) == broker.server.brokers
 
 
 def test_offset_for_leader_epoch_ends_at_the_log_end(broker: BrokerUnderTest) -> None:
