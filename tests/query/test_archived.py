@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from millstream.broker.embedded import Broker
 from millstream.errors import ConfigError
 from millstream.query import Query, query
 from millstream.query.archived import with_archived
+from millstream.query.fetching import QueryFailed
 from millstream.query.ranges import ScanRange
 from tests.broker.archiving.scenes import (
     START_MS,
@@ -71,19 +73,70 @@ def test_brokers_and_files_give_the_same_result(archived: tuple[Broker, str]) ->
     assert aborted[:2] == [ABORTED, sum(range(ABORTED))]
 
 
-def test_a_file_that_is_gone_is_read_through_the_broker_or_named(
-    archived: tuple[Broker, str], tmp_path: Path
+@pytest.mark.parametrize("fault", ["gone", "damaged", "empty"])
+def test_a_file_that_cannot_be_read_is_named_and_read_through_the_broker(
+    archived: tuple[Broker, str], tmp_path: Path, fault: str
 ) -> None:
     broker, path = archived
     copy = tmp_path / "copy"
-    for source in Path(path).rglob("*"):
-        target = copy / source.relative_to(path)
-        if source.is_dir():
-            target.mkdir(parents=True, exist_ok=True)
-        elif source.suffix == ".json":
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(source.read_bytes())
-    assert totals(broker, "true", str(copy))[0] == COUNT
+    shutil.copytree(path, copy)
+    part = open_archive(str(copy)).topic("orders").partitions[0]
+    bad, *good = part.files
+    file = Path(part.path_of(bad))
+    content = file.read_bytes()
+    match fault:
+        case "gone":
+            file.unlink()
+        case "damaged":
+            file.write_bytes(content[:4] + bytes(len(content) // 2) + content[len(content) // 2 :])
+        case "empty":
+            file.write_bytes(b"")
+    sql = f"select {SUMS} from orders"
+    with Query(sql, broker.bootstrap_servers, archive=str(copy)) as running:
+        assert next(iter(running.arrow().to_pylist()[0].values())) == COUNT
+        (warning,) = running.warnings
+    assert f"archived file {file} cannot be read" in warning
+    assert f"to {bad.end_offset - 1} of orders-0 are read from the brokers" in warning
+    assert f"millstream archive verify {copy} --topic orders" in warning
+    if good:  # files after it are read as ever
+        assert all(it.name not in warning for it in good)
+    after = f"{sql} where _offset >= {bad.end_offset}"
+    with Query(after, broker.bootstrap_servers, archive=str(copy)) as running:
+        running.arrow()
+        assert running.warnings == []
+
+
+def test_query_fails_with_the_name_of_a_file_that_brokers_cannot_replace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files before and after it are read as ever."""
+    monkeypatch.setattr("millstream.query.fetching.RETRY_SECONDS", 0.1)
+    path = tmp_path / "archive"
+    with archiving_broker(tmp_path) as broker:
+        create(broker)
+        for count in (50, 100, COUNT):
+            end = archived_end(str(path))
+            produce(broker, count - 50, count)
+            wait_until(lambda end=end: archived_end(str(path)) > end)  # type: ignore[misc]
+        keep_little(broker)
+        wait_until(lambda: local_start(broker) > COUNT // 2)
+    part = open_archive(str(path)).topic("orders").partitions[0]
+    bad = part.files[1]
+    file = Path(part.path_of(bad))
+    file.unlink()
+    with Broker.start(tmp_path / "data") as broker:
+
+        def found(condition: str) -> int:
+            sql = f"select _offset from orders where {condition}"
+            servers = broker.bootstrap_servers
+            return query(sql, servers, archive=str(path), schema="unused bigint").num_rows
+
+        assert found(f"_offset < {bad.base_offset}") == bad.base_offset
+        end = bad.end_offset
+        assert found(f"_offset between {end} and {end + 9}") == 10
+        with pytest.raises(QueryFailed, match=f"{file} cannot be read.*The brokers: ") as raised:
+            found("true")
+        assert f"orders-0 could not be read from offset {bad.base_offset}" in str(raised.value)
 
 
 def test_an_archive_without_the_topic_changes_nothing(

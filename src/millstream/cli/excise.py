@@ -25,6 +25,7 @@ from millstream.cli.output import console, error_console, note, print_json, prin
 from millstream.excision.derived import Places, plan_derived, read_places
 from millstream.excision.documents import (
     KEY,
+    NOT_SEARCHED,
     WHERE,
     DerivedPlan,
     Job,
@@ -466,6 +467,9 @@ def show_receipt(done: Receipt, file: Path | None, *, as_json: bool) -> None:
             for table, count in it["rows_before"].items()
         )
         console().print(f"{it['kind']} {it['name']}: {rows or 'no tables'}", markup=False)
+        for table, how in it.get("selected_by", {}).items():
+            if how.startswith(NOT_SEARCHED):
+                warn(f"{table} of {it['kind']} {it['name']} was {how}")
     note("not reached: " + "; ".join(done.not_reached))
 
 

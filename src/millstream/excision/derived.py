@@ -16,14 +16,14 @@ from __future__ import annotations
 import platform
 import time
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from millstream.client.cluster import Cluster
 from millstream.connect.sinks.config import refuse_unknown
 from millstream.errors import ConfigError, MillstreamError
-from millstream.excision.documents import DerivedPlan, Job, Selector
+from millstream.excision.documents import DerivedPlan, Job, Receipt, Selector
 from millstream.excision.history import History, Report
 
 BEGUN, DONE = "begun", "done"
@@ -109,18 +109,18 @@ def excise_derived(
             continue
         _refuse_elsewhere(plan, job)
         if found is None:
-            found = {"state": BEGUN, **_before(plan, bootstrap_servers)}
+            before = _look(plan, job, selector, bootstrap_servers, "before")
+            found = {"state": BEGUN, **before}
             kept.put_derived(job, number, found)
         show(f"{plan.kind} {plan.name}: {plan.how}")
-        about, left = _excise(plan, job, found, selector, bootstrap_servers)
+        left = _excise(plan, job, found, selector, bootstrap_servers)
         reports[number] = {
             **found,
-            **about,
+            **_look(plan, job, selector, bootstrap_servers, "after"),
             "state": DONE,
             "kind": plan.kind,
             "name": plan.name,
             "how": plan.how,
-            "rows_after": _count(plan, bootstrap_servers),
             "left": left,
             "completed_ms": time.time_ns() // 1_000_000,
         }
@@ -141,32 +141,26 @@ def _refuse_elsewhere(plan: DerivedPlan, job: Job) -> None:
         )
 
 
-def _before(plan: DerivedPlan, bootstrap_servers: str) -> Mapping[str, Any]:
-    found: dict[str, Any] = {"rows_before": _count(plan, bootstrap_servers)}
-    if plan.kind == PIPELINE:
-        from millstream.excision.pipelines import load_pipeline, states
-
-        found["states"] = sorted(states(*load_pipeline(plan.declared, bootstrap_servers)))
-    return found
-
-
-def _count(plan: DerivedPlan, bootstrap_servers: str) -> Mapping[str, int]:
+def _look(
+    plan: DerivedPlan, job: Job, selector: Selector | None, bootstrap_servers: str, when: str
+) -> Report:
+    """What it has, before or after, with hashes (`digests.py`)."""
     if plan.kind == PIPELINE:
         from millstream.excision import pipelines
 
-        return pipelines.count_rows(plan, bootstrap_servers)
-    from millstream.excision import sinks
+        return pipelines.look(plan, job, bootstrap_servers).fields(when)
+    from millstream.excision import looking
 
-    return sinks.count_rows(plan)
+    return looking.look(plan, job, selector).fields(when)
 
 
 def _excise(
     plan: DerivedPlan, job: Job, begun: Report, selector: Selector | None, bootstrap_servers: str
-) -> tuple[Mapping[str, Any], list[str]]:
+) -> list[str]:
     if plan.kind == PIPELINE:
         from millstream.excision.pipelines import excise_pipeline
 
-        return {}, excise_pipeline(plan, job, begun["states"], bootstrap_servers)
+        return excise_pipeline(plan, job, begun["states"], bootstrap_servers)
     from millstream.excision.sinks import excise_sink
 
     return excise_sink(plan, job, selector)
@@ -178,19 +172,37 @@ def verify_derived(
     reports: Sequence[Report],
     selector: Selector | None,
     bootstrap_servers: str,
+    receipts: Sequence[Receipt] = (),
 ) -> tuple[list[str], list[str]]:
-    """Look again: what is wrong, and which places could not be looked at from here."""
+    """Look again: what is wrong, and what could not be looked at from here. With all receipts,
+    hashes are compared, too: a later excision has changed what it has removed rows from."""
     problems: list[str] = []
     unseen: list[str] = []
     for plan, report in zip(job.derived, reports, strict=True):
         if not is_here(plan):
             unseen.append(f"{plan.kind} {plan.name}: reached from {plan.host}, {plan.directory}")
             continue
+        compares = bool(receipts) and not _changed_later(plan, report, receipts)
         try:
-            problems += _verify(cluster, plan, report, job, selector, bootstrap_servers)
+            found, missed = _verify(
+                cluster, plan, report, job, selector, bootstrap_servers, compares
+            )
         except MillstreamError as error:
             problems.append(f"{plan.kind} {plan.name} cannot be looked at: {error}")
+        else:
+            problems += found
+            unseen += missed
     return problems, unseen
+
+
+def _changed_later(plan: DerivedPlan, report: Report, receipts: Sequence[Receipt]) -> bool:
+    return any(
+        other.kind == plan.kind
+        and other.declared == plan.declared
+        and done["completed_ms"] > report["completed_ms"]
+        for receipt in receipts
+        for other, done in zip(receipt.job.derived, receipt.derived, strict=True)
+    )
 
 
 def _verify(
@@ -200,12 +212,12 @@ def _verify(
     job: Job,
     selector: Selector | None,
     bootstrap_servers: str,
-) -> list[str]:
+    compares: bool,
+) -> tuple[list[str], list[str]]:
     if plan.kind == PIPELINE:
-        from millstream.excision.pipelines import leftovers, load_pipeline
+        from millstream.excision.pipelines import verify_pipeline
 
-        found = leftovers(*load_pipeline(plan.declared, bootstrap_servers), report["states"])
-        return [f"pipeline {plan.name} has state from before the excision: {it}" for it in found]
-    from millstream.excision.sinks import verify_sink
+        return verify_pipeline(plan, report, job, bootstrap_servers, compare_hashes=compares), []
+    from millstream.excision.looking import verify_sink
 
-    return verify_sink(cluster, plan, report, job, selector)
+    return verify_sink(cluster, plan, report, job, selector, compare_hashes=compares)

@@ -19,6 +19,7 @@ from millstream.errors import MillstreamError
 
 KEY, WHERE = "key", "where"
 FIRST_IN_CHAIN = ""
+NOT_SEARCHED = "not searched: "  # rows of a sink, in a report; then the reason
 
 NOT_REACHED = (
     "copies that consumers have made, other than the sinks and pipelines that were named: tables, "

@@ -21,12 +21,13 @@ import json
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.client.cluster import Cluster
 from millstream.connect.sinks.config import without_password
+from millstream.connect.tables.schema import quote
 from millstream.connect.tables.spec import (
     POSTGRES,
     PROGRESS_TABLE,
@@ -35,6 +36,7 @@ from millstream.connect.tables.spec import (
     VIEWS_TABLE,
 )
 from millstream.errors import ConfigError, MillstreamError, ViewError
+from millstream.excision.digests import Digest, RowsDigest, digest_directory
 from millstream.excision.documents import DerivedPlan, Job
 from millstream.excision.sinks import lost_records
 from millstream.pipelines.running.sinks import view_name
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from millstream.pipelines.versions.catalog import Work
 
 VIEWS, IN_PLACE, VERSION = "views", "in place", "version"
+HISTORY = " (history)"  # of a view, in receipts
 
 
 class PipelineWaits(MillstreamError):
@@ -149,13 +152,18 @@ def states(pipeline: Pipeline, settings: Settings) -> dict[str, str]:
     found = {}
     for directory in sorted(root.iterdir()) if root.is_dir() else ():
         name = directory.name.removeprefix(".").removesuffix(".removed")
-        if name.partition("@")[0].partition("+")[0] != pipeline.name:
+        if not _is_of(name, pipeline.name):
             continue
         try:
             found[json.loads((directory / "metadata").read_text())["id"]] = str(directory)
         except (OSError, ValueError, KeyError):
             continue  # not begun, or half deleted
     return found
+
+
+def _is_of(query: str, pipeline: str) -> bool:
+    """Whether it is a version or a generation of the pipeline."""
+    return query.partition("@")[0].partition("+")[0] == pipeline
 
 
 def _local(location: str) -> str:
@@ -180,34 +188,110 @@ def _tables_of(work: Work, pipeline: str, known: Sequence[str]) -> list[str]:
         return []
     rows = work.execute(f"SELECT query, checkpoint, tables FROM {PROGRESS_TABLE}")
     for query, checkpoint, tables in rows:
-        is_ours = query.partition("@")[0].partition("+")[0] == pipeline
-        if is_ours and checkpoint in known:
+        if _is_of(query, pipeline) and checkpoint in known:
             found += [it for it in json.loads(tables or "{}") if work.kind(it) == "table"]
     return found
 
 
-def count_rows(plan: DerivedPlan, bootstrap_servers: str) -> Mapping[str, int]:
-    """Of its tables and views, as far as they exist."""
+@dataclass(frozen=True)
+class Look:
+    """What a pipeline has: tables, views with their histories, and state."""
+
+    tables: Mapping[str, Digest]
+    states: Mapping[str, Digest]  # by the id of the checkpoint
+    progress: Mapping[str, Any]  # of its queries, as of which the tables are
+
+    def fields(self, when: str) -> dict[str, Any]:
+        """As a report has it. The ids of the state from before stay: none of it may be left."""
+        fields = {
+            f"rows_{when}": {name: it["rows"] for name, it in self.tables.items()},
+            f"hashes_{when}": {name: it["sha256"] for name, it in self.tables.items()},
+            f"state_hashes_{when}": dict(self.states),
+            "progress": dict(self.progress),
+        }
+        return fields | ({"states": sorted(self.states)} if when == "before" else {})
+
+
+def look(plan: DerivedPlan, job: Job, bootstrap_servers: str) -> Look:
+    """What it has now."""
     pipeline, settings = load_pipeline(plan.declared, bootstrap_servers)
 
-    def count(work: Work) -> dict[str, int]:
-        names = {table: _table_of(work, pipeline.public_name, table) for table in plan.tables}
-        return {
-            table: int(work.execute(f"SELECT count(*) FROM {work.quoted(physical)}")[0][0])
-            for table, physical in names.items()
-            if work.kind(physical) is not None
+    def read(work: Work) -> tuple[dict[str, Digest], dict[str, Any]]:
+        physical = {table: _table_of(work, pipeline.public_name, table) for table in plan.tables}
+        for entry in _entries(work, pipeline.public_name):
+            physical[f"{entry.view}{HISTORY}"] = _unqualified(entry.history)
+        tables = {
+            name: _digest(work, table, job)
+            for name, table in physical.items()
+            if work.kind(table) is not None
         }
+        return tables, _progress(work, pipeline.name)
 
+    found = {it: digest_directory(Path(path)) for it, path in states(pipeline, settings).items()}
     with _work(settings) as run:
-        return {} if run is None else run(count)
+        tables, progress = ({}, {}) if run is None else run(read)
+    return Look(tables, found, progress)
+
+
+def _digest(work: Work, table: str, job: Job) -> Digest:
+    from millstream.connect.sinks.columns import to_json
+
+    names = work.columns(table)
+    rows = RowsDigest(job.salt)
+    selected = ", ".join(quote(it) for it in names)
+    for values in work.stream(f"SELECT {selected} FROM {work.quoted(table)}"):
+        rows.add([("", dict(zip(names, map(to_json, values), strict=True)))])
+    return rows.result()
+
+
+def _progress(work: Work, pipeline: str) -> dict[str, Any]:
+    """The checkpoint of each of its queries, and the last batch that the tables have."""
+    if work.kind(PROGRESS_TABLE) is None:
+        return {}
+    rows = work.execute(f"SELECT query, checkpoint, batch_id FROM {PROGRESS_TABLE} ORDER BY query")
+    return {query: list(rest) for query, *rest in rows if _is_of(query, pipeline)}
+
+
+def verify_pipeline(
+    plan: DerivedPlan,
+    report: Mapping[str, Any],
+    job: Job,
+    bootstrap_servers: str,
+    *,
+    compare_hashes: bool,
+) -> list[str]:
+    """What is wrong with it now. The hashes of the report say what its tables had right after the
+    excision."""
+    left = leftovers(*load_pipeline(plan.declared, bootstrap_servers), report["states"])
+    problems = [f"pipeline {plan.name} has state from before the excision: {it}" for it in left]
+    if not compare_hashes or not report.get("hashes_after"):
+        return problems
+    found = look(plan, job, bootstrap_servers)
+    for name, after in report["hashes_after"].items():
+        if name not in found.tables or found.tables[name]["sha256"] == after:
+            continue
+        rows, now = found.tables[name].values()
+        where = f"{name} of pipeline {plan.name}"
+        if now == report["hashes_before"].get(name):
+            problems.append(f"{where} has exactly the rows from before the excision: restored")
+        elif found.progress == report["progress"]:
+            problems.append(
+                f"{where} has other rows than after the excision ({rows}, sha256 {now}, not "
+                f"{after}), although the pipeline has written nothing since: something else did"
+            )
+    return problems
 
 
 def _table_of(work: Work, pipeline: str, name: str) -> str:
     """The table of a view has the name of the generation that readers read."""
     for entry in _entries(work, pipeline):
         if entry.view == name:
-            return str(entry.table).rpartition(".")[2].strip('"')
+            return _unqualified(entry.table)
     return name
+
+
+def _unqualified(table: str) -> str:
+    return table.rpartition(".")[2].strip('"')
 
 
 def _entries(work: Work, pipeline: str) -> list[Any]:

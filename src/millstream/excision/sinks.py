@@ -13,14 +13,13 @@ deleted rows leave in files is removed (`Sink.purge`). All of it can be repeated
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from millstream.admin.offsets import start_offsets
 from millstream.admin.settings import Resource, settings_of
 from millstream.client.cluster import Cluster
-from millstream.connect.sinks.changes import Changes, Key, decode_changes
+from millstream.connect.sinks.changes import Changes, decode_changes
 from millstream.connect.sinks.config import (
     SinkConfig,
     TopicConfig,
@@ -29,16 +28,14 @@ from millstream.connect.sinks.config import (
 )
 from millstream.connect.sinks.opening import open_sink
 from millstream.connect.sinks.positions import Place, Position, PositionMoved, Step
-from millstream.connect.sinks.reading import fetch, pairs
 from millstream.connect.sinks.runner import SinkRunner
 from millstream.connect.sinks.sink import Part, Run, Sink, Write
 from millstream.errors import ConfigError, MillstreamError
 from millstream.excision.documents import KEY, DerivedPlan, Job, Selector
+from millstream.excision.looking import later_records, row_key
 
 REBUILD, ROWS = "rebuild", "rows of the key"
 ATTEMPTS = 20  # while the sink itself goes on
-
-Rows = Mapping[str, int]  # by table
 
 
 def plan_sink(
@@ -103,26 +100,9 @@ def lost_records(cluster: Cluster, topic: str) -> bool:
     return any(start_offsets(cluster, places).values())
 
 
-def row_key(topic: TopicConfig, selector: Selector) -> Key | None:
-    """The key of the rows that records of this key are about; None if it is in their values."""
-    if selector.kind != KEY:
-        return None
-    found = decode_changes([(selector.text, None)], topic.key, topic.format)
-    return found.changes[0].key if found.changes else None
-
-
-def count_rows(plan: DerivedPlan) -> Rows:
-    """Of the tables that are concerned."""
-    with open_sink(load_config(Path(plan.declared))) as sink:
-        sink.open()
-        return {it.table: sink.count_rows(it) for it in sink.targets if it.table in plan.tables}
-
-
-def excise_sink(
-    plan: DerivedPlan, job: Job, selector: Selector | None
-) -> tuple[Mapping[str, Any], list[str]]:
-    """What is known of it afterwards, and what it may still have. The log has none of the records
-    any more. Raises `MillstreamError`; then it can be repeated."""
+def excise_sink(plan: DerivedPlan, job: Job, selector: Selector | None) -> list[str]:
+    """What it may still have of the records, which the log has no more. Raises `MillstreamError`;
+    then it can be repeated."""
     config = load_config(Path(plan.declared))
     if plan.how == REBUILD:
         SinkRunner(config).rebuild()
@@ -135,56 +115,7 @@ def excise_sink(
         _delete_rows(config, plan, job, selector)
     with open_sink(config) as sink:
         sink.open()
-        left = sink.purge()
-        sink.open()
-        return {"positions": _shown(sink.positions())}, left
-
-
-def verify_sink(
-    cluster: Cluster,
-    plan: DerivedPlan,
-    report: Mapping[str, Any],
-    job: Job,
-    selector: Selector | None,
-) -> list[str]:
-    """What is wrong with the sink now. With a key, its rows are looked for."""
-    config = load_config(Path(plan.declared))
-    problems = []
-    with open_sink(config) as sink:
-        sink.open()
-        positions = sink.positions()
-        for place, reached in report["positions"].items():
-            topic, _, partition = place.rpartition("-")
-            now = positions.get(Place(topic, int(partition)))
-            if now is not None and [now.topic_id] == reached[:1] and now.offset < reached[1]:
-                problems.append(
-                    f"sink {plan.name} is at offset {now.offset} of {place}, before {reached[1]}, "
-                    "where it was after the excision: an older copy was restored. Excise again"
-                )
-        if selector is not None and not sink.keeps_history:
-            problems += _rows_left(cluster, sink, config, plan, job, selector)
-    return problems
-
-
-def _rows_left(
-    cluster: Cluster,
-    sink: Sink,
-    config: SinkConfig,
-    plan: DerivedPlan,
-    job: Job,
-    selector: Selector,
-) -> list[str]:
-    problems = []
-    targets = {it.topic: it for it in sink.targets}
-    for topic in config.topics:
-        key = row_key(topic, selector)
-        if topic.table not in plan.tables or key is None:
-            continue
-        if sink.stored_rows(targets[topic.topic], [key]):
-            positions = _positions_of(sink, topic.topic)
-            if not _later(cluster, job, topic.topic, positions, selector):
-                problems.append(f"{topic.table} of sink {plan.name} has a row of the key")
-    return problems
+        return sink.purge()
 
 
 def _delete_rows(config: SinkConfig, plan: DerivedPlan, job: Job, selector: Selector) -> None:
@@ -211,8 +142,9 @@ def _delete_rows_of(
         positions = _positions_of(sink, topic.topic)
         if not positions:
             return  # it has nothing yet
-        later = _later(cluster, job, topic.topic, positions, selector)
-        records = [(selector.text, None), *later]
+        later = later_records(cluster, job, topic.topic, positions)
+        again = [it for it in later if it[0] == selector.text]
+        records = [(selector.text, None), *again]
         changes = decode_changes(records, topic.key, topic.format, parse=parse, parse_key=parse)
         steps = tuple(Step(place, it, it) for place, it in positions.items())
         try:
@@ -238,40 +170,3 @@ def _part(sink: Sink, topic: TopicConfig, changes: Changes, records: int) -> Par
 
 def _positions_of(sink: Sink, topic: str) -> dict[Place, Position]:
     return {place: it for place, it in sink.positions().items() if place.topic == topic}
-
-
-def _later(
-    cluster: Cluster,
-    job: Job,
-    topic: str,
-    positions: Mapping[Place, Position],
-    selector: Selector,
-) -> list[tuple[bytes | None, bytes | None]]:
-    """The committed records of the key from after the search, up to where the target is."""
-    searched = {
-        it.partition: it.searched_to
-        for plan in job.topics
-        if plan.topic == topic
-        for it in plan.partitions
-    }
-    found: list[tuple[bytes | None, bytes | None]] = []
-    for place, position in positions.items():
-        reached = position._replace(offset=searched.get(place.partition, 0))
-        while reached.offset < position.offset:
-            before = reached
-            for answer in fetch(cluster, {place: reached}):
-                if answer.columns is not None:
-                    offsets = memoryview(answer.columns.offsets).cast("q")
-                    found += [
-                        pair
-                        for pair, offset in zip(pairs(answer.columns), offsets, strict=True)
-                        if pair[0] == selector.text and offset < position.offset
-                    ]
-                reached = reached._replace(offset=max(reached.offset, answer.next_offset))
-            if reached == before:
-                break  # up to the end of the log there are only markers, or nothing
-    return found
-
-
-def _shown(positions: Mapping[Place, Position]) -> dict[str, list[Any]]:
-    return {str(place): [it.topic_id, it.offset] for place, it in positions.items()}

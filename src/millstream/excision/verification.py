@@ -79,7 +79,7 @@ def verify_receipt(
     outcome.problems += looked.problems
     if receipt.derived and access is not None:
         problems, outcome.unseen = verify_derived(
-            cluster, receipt.job, receipt.derived, selector, access.bootstrap_servers
+            cluster, receipt.job, receipt.derived, selector, access.bootstrap_servers, kept
         )
         outcome.problems += problems
     if selector is not None and access is not None:

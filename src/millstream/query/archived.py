@@ -8,15 +8,16 @@ brokers: each one comes once, however the archive grows meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from threading import Event
 from uuid import UUID
 
-from millstream.archive.manifest import ArchiveError
+from millstream.archive.manifest import ArchivedFile, ArchiveError
 from millstream.archive.reading import PartitionArchive, open_archive
+from millstream.errors import MillstreamError
 from millstream.pipelines.reading.archived import to_columns
-from millstream.query.fetching import RangeReader, Source, Step
+from millstream.query.fetching import QueryFailed, RangeReader, Source, Step
 from millstream.query.ranges import ScanRange, joined
 
 _COLUMNS = ("offset", "timestamp", "timestamp_type", "key", "value")
@@ -62,25 +63,47 @@ class ArchivedReader:
         *,
         with_headers: bool = False,
         stop: Event | None = None,
+        warn: Callable[[str], None] = lambda message: None,
     ) -> None:
         self._brokers, self._source, self._archives = brokers, source, archives
         self._columns = [*_COLUMNS, *(["headers"] if with_headers else [])]
         self._stop = stop or Event()
+        self._warn = warn
 
     def read(self, wanted: ScanRange) -> Iterator[Step]:
-        """The records of the range. A file that is gone, or damaged, is not the end: brokers may
-        have its offsets, and say which are missing if they do not."""
+        """The records of the range. A file that is gone, or damaged, is named, and is not the end:
+        brokers may have its offsets, and say which are missing if they do not."""
         position = wanted.first
         part = self._archives.get(wanted.partition)
         if part is not None and part.start_offset <= position < part.end_offset:
-            try:
-                for step in self._archived(part, position, min(part.end_offset, wanted.end)):
-                    position = step.next_offset
-                    yield step
-            except ArchiveError:
-                pass
+            end = min(part.end_offset, wanted.end)
+            for file in part.select(position, end):
+                until = min(file.end_offset, end)
+                yield from self._file(part, file, replace(wanted, first=position, end=until))
+                position = until
         if position < wanted.end and not self._stop.is_set():
             yield from self._brokers.read(replace(wanted, first=position))
+
+    def _file(
+        self, part: PartitionArchive, file: ArchivedFile, wanted: ScanRange
+    ) -> Iterator[Step]:
+        position = wanted.first
+        try:
+            for step in self._archived(part, position, wanted.end):
+                position = step.next_offset
+                yield step
+        except ArchiveError as error:
+            topic = self._source.topic
+            problem = (
+                f"archived file {part.path_of(file)} cannot be read: {error}. Its offsets from "
+                f"{position} to {wanted.end - 1} of {topic}-{wanted.partition} are read from the "
+                f"brokers. See: millstream archive verify {part.place.root} --topic {topic}"
+            )
+            self._warn(problem)
+            try:
+                yield from self._brokers.read(replace(wanted, first=position))
+            except MillstreamError as missing:
+                raise QueryFailed(f"{problem}. The brokers: {missing}") from missing
 
     def _archived(self, part: PartitionArchive, first: int, end: int) -> Iterator[Step]:
         committed = self._source.read_committed

@@ -222,7 +222,12 @@ class Scan:
         if not self._archives:
             return brokers
         return ArchivedReader(
-            brokers, self._source, self._archives, with_headers=with_headers, stop=stop
+            brokers,
+            self._source,
+            self._archives,
+            with_headers=with_headers,
+            stop=stop,
+            warn=self._progress.warn,
         )
 
     def _is_stopped(self) -> bool:

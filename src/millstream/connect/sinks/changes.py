@@ -304,6 +304,11 @@ def document_id(key: Key) -> str:
     return json.dumps(list(key), ensure_ascii=False, separators=(",", ":"))
 
 
+def keyed(row: Row, columns: tuple[str, ...]) -> tuple[str, Row]:
+    """A row with its key as one string."""
+    return document_id(tuple(row[name] for name in columns)), row
+
+
 def check_format(topic: str, format: str) -> None:
     if format not in FORMATS:
         raise ConfigError(

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.connect.sinks.changes import Key, Row
+from millstream.connect.sinks.changes import Key, Row, keyed
 from millstream.connect.sinks.positions import Place, Position, PositionMoved, Step, check_steps
 from millstream.connect.sinks.sink import REBUILD_SUFFIX, Part, Sink, SinkUnavailable, Target, Write
 from millstream.connect.sinks.sqlite import layouts_of
@@ -103,9 +103,13 @@ class DeltaSink(Sink):
                 found[key] = {name: to_json(it) for name, it in row.items()}
         return found
 
-    def count_rows(self, target: Target) -> int:
+    def rows(self, target: Target) -> Iterator[tuple[str, Row]]:
+        from millstream.connect.sinks.columns import to_json
+
         with self._reporting():
-            return int(self._load(target).to_pyarrow_dataset().count_rows())
+            for batch in self._load(target).to_pyarrow_dataset().to_batches():
+                for row in batch.to_pylist():
+                    yield keyed({name: to_json(it) for name, it in row.items()}, target.key)
 
     def purge(self) -> list[str]:
         """Earlier versions of a table go: their files, and commits, which have the least and the

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from millstream.connect.sinks.changes import Key, Row
+from millstream.connect.sinks.changes import Key, Row, keyed
 from millstream.connect.sinks.parquet import sync
 from millstream.connect.sinks.positions import Place, Position, PositionMoved, check_steps
 from millstream.connect.sinks.sink import REBUILD_SUFFIX, Part, Sink, SinkUnavailable, Target, Write
@@ -34,6 +34,7 @@ _CREATE_POSITIONS = f"""
     )"""
 _COMMENT = "millstream "
 _INCOMING = "millstream_incoming"
+_PAGE = 10_000
 
 _CONNECTING = threading.Lock()
 
@@ -107,10 +108,17 @@ class DuckdbSink(Sink):
                     found[key] = dict(zip(layout.names, map(to_json, row), strict=True))
         return found
 
-    def count_rows(self, target: Target) -> int:
+    def rows(self, target: Target) -> Iterator[tuple[str, Row]]:
+        from millstream.connect.sinks.columns import to_json
+
+        layout = self._layouts[target.topic]
+        statement = f"SELECT {quoted(layout.columns)} FROM {quote(target.table)}"
         with self._transaction() as connection:
-            found = connection.execute(f"SELECT count(*) FROM {quote(target.table)}").fetchone()
-            return int(found[0])
+            found = connection.execute(statement)
+            while page := found.fetchmany(_PAGE):
+                for values in page:
+                    row = dict(zip(layout.names, map(to_json, values), strict=True))
+                    yield keyed(row, target.key)
 
     def purge(self) -> list[str]:
         """DuckDB keeps the blocks of deleted rows until it writes over them, so the file is copied,

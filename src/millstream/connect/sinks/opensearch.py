@@ -150,10 +150,11 @@ class OpenSearchSink(Sink):
             if it.get("found") and HIDDEN not in it["_source"]
         }
 
-    def count_rows(self, target: Target) -> int:
-        alias = quote(self._indexes[target.topic].alias)
-        self._checked(self._server.ask("POST", f"/{alias}/_refresh"))
-        return int(self._checked(self._server.ask("GET", f"/{alias}/_count")).body["count"])
+    def rows(self, target: Target) -> Iterator[tuple[str, Row]]:
+        index = self._indexes[target.topic]
+        self._checked(self._server.ask("POST", f"/{quote(index.name)}/_refresh"))
+        for hits in self._scroll(index, _VISIBLE, content=True):
+            yield from ((it["_id"], it["_source"]) for it in hits)
 
     def purge(self) -> list[str]:
         return ["snapshots of the search server"]  # the index that was replaced is deleted
@@ -311,10 +312,10 @@ class OpenSearchSink(Sink):
                     failures.append(failure)
         return failures
 
-    def _scroll(self, index: Index, query: Any) -> Iterator[list[Any]]:
-        """Pages of documents, without their content."""
+    def _scroll(self, index: Index, query: Any, *, content: bool = False) -> Iterator[list[Any]]:
+        """Pages of documents."""
         path = f"/{quote(index.name)}/_search?scroll=5m"
-        body: Any = {"size": _PAGE, "query": query, "_source": False, "sort": ["_doc"]}
+        body: Any = {"size": _PAGE, "query": query, "_source": content, "sort": ["_doc"]}
         answer = self._checked(self._server.ask("POST", path, body | {"seq_no_primary_term": True}))
         try:
             while answer.body["hits"]["hits"]:

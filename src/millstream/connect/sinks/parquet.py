@@ -35,7 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from millstream.connect.sinks.changes import DELETED
+from millstream.connect.sinks.changes import DELETED, Row, keyed
 from millstream.connect.sinks.positions import Place, Position, PositionMoved, Step, check_steps
 from millstream.connect.sinks.sink import REBUILD_SUFFIX, Part, Sink, SinkUnavailable, Target, Write
 from millstream.errors import ConfigError, SchemaMismatch, StoreError
@@ -93,10 +93,16 @@ class ParquetSink(Sink):
             files = [it for home in self._homes.values() for _, it in _last_files(home)]
             return max((it.stat().st_mtime for it in files), default=None)
 
-    def count_rows(self, target: Target) -> int:
+    def rows(self, target: Target) -> Iterator[tuple[str, Row]]:
+        """With the partition of each change as `__partition`."""
+        from millstream.connect.sinks.columns import to_json
+
         with self._reporting():
-            files = self._homes[target.topic].glob(f"{_PARTITION}*/*.parquet")
-            return sum(pq.read_metadata(it).num_rows for it in files)
+            for path in sorted(self._homes[target.topic].glob(f"{_PARTITION}*/*.parquet")):
+                name, _, partition = path.parent.name.partition("=")
+                for row in pq.ParquetFile(path).read().to_pylist():
+                    found = {column: to_json(it) for column, it in row.items()}
+                    yield keyed(found | {name: int(partition)}, target.key)
 
     def purge(self) -> list[str]:
         return []  # the directory that was replaced is deleted

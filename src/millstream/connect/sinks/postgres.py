@@ -7,11 +7,12 @@ the position behind it. The table of positions is that of SQLite (see `sqlite.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from millstream.connect.sinks.changes import Key, Row
+from millstream.connect.sinks.changes import Key, Row, keyed
 from millstream.connect.sinks.positions import Place, Position, PositionMoved, check_steps
 from millstream.connect.sinks.sink import REBUILD_SUFFIX, Part, Sink, SinkUnavailable, Target, Write
 from millstream.connect.sinks.sqlite import layouts_of
@@ -122,14 +123,17 @@ class PostgresSink(Sink):
 
         return self._run(find, "read rows")
 
-    def count_rows(self, target: Target) -> int:
-        table = table_name(self._layouts[target.topic].table)
+    def rows(self, target: Target) -> Iterator[tuple[str, Row]]:
+        from millstream.connect.sinks.columns import to_json
 
-        def count(connection: psycopg.Connection) -> int:
-            found: Any = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
-            return int(found[0])
-
-        return self._run(count, "count rows")
+        layout = self._layouts[target.topic]
+        statement = f"SELECT {quoted(layout.columns)} FROM {table_name(layout.table)}"
+        with (
+            self._transaction("read rows") as connection,
+            connection.cursor(name="millstream_rows") as cursor,
+        ):
+            for values in cursor.execute(statement):
+                yield keyed(dict(zip(layout.names, map(to_json, values), strict=True)), target.key)
 
     def purge(self) -> list[str]:
         tables = [table_name(it.table) for it in self._layouts.values()]
@@ -202,14 +206,18 @@ class PostgresSink(Sink):
         connection.execute(f"DELETE FROM {POSITIONS_TABLE} WHERE sink = %s", (self.name,))
 
     def _run(self, action: Callable[[psycopg.Connection], Result], doing: str) -> Result:
-        """In one transaction."""
+        with self._transaction(doing) as connection:
+            return action(connection)
+
+    @contextmanager
+    def _transaction(self, doing: str) -> Iterator[psycopg.Connection]:
         import psycopg
 
         try:
             if self._connection is None or self._connection.closed:
                 self._connection = connect(self._url)
             with self._connection.transaction():
-                return action(self._connection)
+                yield self._connection
         except psycopg.errors.UndefinedTable as error:
             self.close()
             raise SinkUnavailable(str(explained(error, doing))) from error  # dropped: create it

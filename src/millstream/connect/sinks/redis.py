@@ -19,6 +19,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
@@ -134,9 +135,16 @@ class RedisSink(Sink):
             key: json.loads(text) for key, text in zip(keys, found, strict=True) if text is not None
         }
 
-    def count_rows(self, target: Target) -> int:
+    def rows(self, target: Target) -> Iterator[tuple[str, Row]]:
+        """Not as of one moment: what is written meanwhile may be left out or not."""
+        prefix = f"{target.table}:"
         with self._reporting():
-            return sum(1 for _ in self._keys(f"{_escaped(target.table)}:*"))
+            names = iter(set(self._keys(f"{_escaped(prefix)}*")))  # a scan may repeat one
+            while page := list(islice(names, _SCAN_COUNT)):
+                found: Any = self._opened().mget(page)
+                for name, text in zip(page, found, strict=True):
+                    if text is not None:
+                        yield name.removeprefix(prefix), json.loads(text)
 
     def purge(self) -> list[str]:
         return ["dumps and append-only files of Redis, until it has written them again"]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from millstream.connect.sinks.changes import Key, Row, document_id
@@ -136,6 +136,14 @@ class SearchSink(SqliteSink):
                 for row in connection.execute(statement, (number,)):
                     found[texts[text]] = dict(zip(names, row, strict=True))
         return found
+
+    def rows(self, target: Target) -> Iterator[tuple[str, Row]]:
+        names = [*target.fields, *target.stored]
+        statement = f"SELECT {', '.join(map(quote, ['key', *names]))} FROM {quote(target.table)}"
+        with self._reporting("read documents of"):
+            for key, *values in self._opened().execute(statement):
+                own = {target.key[0]: key} if len(target.key) == 1 else {}
+                yield str(key), own | dict(zip(names, values, strict=True))
 
     def _replace(self, connection: sqlite3.Connection, target: Target, other: Target) -> None:
         columns = ", ".join(map(quote, ["key", *target.fields, *target.stored]))

@@ -11,7 +11,7 @@ the write is unknown.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -132,8 +132,9 @@ class Sink(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def count_rows(self, target: Target) -> int:
-        """How many rows, documents or, if it keeps these, changes the target has."""
+    def rows(self, target: Target) -> Iterator[tuple[str, Row]]:
+        """All rows, documents or, if it keeps these, changes that the target has, in the form of
+        JSON, each with its key as one string (`document_id`). Read them before anything else."""
 
     @abstractmethod
     def purge(self) -> list[str]:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from millstream.connect.sinks.changes import DELETED, Key, Row
+from millstream.connect.sinks.changes import DELETED, Key, Row, keyed
 from millstream.connect.sinks.positions import Place, Position, PositionMoved, check_steps
 from millstream.connect.sinks.sink import REBUILD_SUFFIX, Part, Sink, SinkUnavailable, Target, Write
 from millstream.connect.tables.rows import make_ready
@@ -124,10 +124,14 @@ class SqliteSink(Sink):
                     found[key] = dict(zip(layout.names, map(to_json, row), strict=True))
         return found
 
-    def count_rows(self, target: Target) -> int:
-        with self._reporting("count rows of"):
-            statement = f"SELECT count(*) FROM {quote(target.table)}"
-            return int(self._opened().execute(statement).fetchone()[0])
+    def rows(self, target: Target) -> Iterator[tuple[str, Row]]:
+        from millstream.connect.sinks.columns import to_json
+
+        layout = self._layouts()[target.topic]
+        statement = f"SELECT {quoted(layout.columns)} FROM {quote(target.table)}"
+        with self._reporting("read rows of"):
+            for values in self._opened().execute(statement):
+                yield keyed(dict(zip(layout.names, map(to_json, values), strict=True)), target.key)
 
     def purge(self) -> list[str]:
         with self._reporting("vacuum"):

@@ -76,6 +76,10 @@ class Work(ABC):
         """With `?` for values."""
 
     @abstractmethod
+    def stream(self, statement: str) -> Iterator[tuple[Any, ...]]:
+        """The rows of a query one by one."""
+
+    @abstractmethod
     def kind(self, name: str) -> str | None:
         """`table` or `view`; None if there is none of that name."""
 
@@ -187,6 +191,9 @@ class SqliteWork(Work):
     def execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return self._connection.execute(statement, tuple(values)).fetchall()
 
+    def stream(self, statement: str) -> Iterator[tuple[Any, ...]]:
+        yield from self._connection.execute(statement)
+
     def kind(self, name: str) -> str | None:
         found = self.execute(
             "SELECT type FROM sqlite_master WHERE name = ? COLLATE NOCASE "
@@ -250,6 +257,10 @@ class PostgresWork(Work):
             statement.replace("?", "%s") if values else statement, tuple(values) or None
         )
         return cursor.fetchall() if cursor.description is not None else []
+
+    def stream(self, statement: str) -> Iterator[tuple[Any, ...]]:
+        with self._connection.cursor(name="millstream_rows") as cursor:
+            yield from cursor.execute(statement)
 
     def quoted(self, name: str) -> str:
         return postgres_views.quoted(name)

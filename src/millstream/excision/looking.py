@@ -1,0 +1,287 @@
+"""What a sink has: hashes of its rows for receipts, and the rows that are of selected records.
+
+A look reads all rows of the tables that an excision concerns. Rows of a key are known by the key;
+those of a predicate by the predicate itself, where rows have the fields that it asks for
+(`predicates.py`). `verify_sink` compares a second look with the one of the receipt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from millstream.client.cluster import Cluster
+from millstream.connect.sinks.changes import Key, Row, decode_changes, document_id
+from millstream.connect.sinks.config import SinkConfig, TopicConfig, load_config
+from millstream.connect.sinks.opening import open_sink
+from millstream.connect.sinks.positions import Place, Position
+from millstream.connect.sinks.reading import fetch, pairs
+from millstream.connect.sinks.runner import SinkRunner
+from millstream.connect.sinks.sink import Sink, Target
+from millstream.errors import MillstreamError
+from millstream.excision.digests import Digest, RowsDigest
+from millstream.excision.documents import KEY, NOT_SEARCHED, DerivedPlan, Job, Selector
+
+BY_KEY, BY_PREDICATE = "by the key", "by the predicate"
+NO_SELECTOR = f"{NOT_SEARCHED}the key or predicate was not given"
+OFFSET, PARTITION = "__offset", "__partition"  # of changes, in sinks that keep these
+PAGE_ROWS = 10_000
+LOOKS_MAX = 3
+
+Pair = tuple[bytes | None, bytes | None]
+Chooser = Callable[[Sequence[tuple[str, Row]]], list[tuple[str, Row]]]
+
+
+class Undecidable(MillstreamError):
+    """Rows do not have what a selector asks for; the message says what."""
+
+
+@dataclass(frozen=True)
+class TableLook:
+    """What a table has: the hash of all its rows, and of those that the selector selects."""
+
+    rows: Digest
+    selected: Digest | None
+    how: str  # they were selected, or why they could not be
+    ids: frozenset[str] = frozenset()  # of the selected rows
+    excised: int = 0  # changes that came from excised records, if it keeps changes
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a sink has, of the tables that are concerned, and where it is in the log."""
+
+    positions: Mapping[Place, Position]
+    is_still: bool  # it was at these positions all the time
+    tables: Mapping[str, TableLook]
+    keeps_history: bool  # changes instead of rows
+
+    def fields(self, when: str) -> dict[str, Any]:
+        """As a report has it."""
+        tables = self.tables.items()
+        return {
+            f"rows_{when}": {name: it.rows["rows"] for name, it in tables},
+            f"hashes_{when}": {name: it.rows["sha256"] for name, it in tables},
+            f"selected_{when}": {name: it.selected for name, it in tables if it.selected},
+            "selected_by": {name: it.how for name, it in tables},
+            "positions": shown(self.positions),
+            "is_still": self.is_still,
+        }
+
+
+def look(plan: DerivedPlan, job: Job, selector: Selector | None) -> Look:
+    """What the sink has now. It may be running, so it is looked at until it stays in its place."""
+    config = load_config(Path(plan.declared))
+    topics = {it.topic: it for it in config.topics}
+    with open_sink(config) as sink:
+        sink.open()
+        for _ in range(LOOKS_MAX):
+            positions = sink.positions()
+            tables = {
+                it.table: _look_at(sink, it, topics[it.topic], job, selector)
+                for it in sink.targets
+                if it.table in plan.tables
+            }
+            is_still = sink.positions() == positions
+            if is_still:
+                break
+        return Look(positions, is_still, tables, sink.keeps_history)
+
+
+def _look_at(
+    sink: Sink, target: Target, topic: TopicConfig, job: Job, selector: Selector | None
+) -> TableLook:
+    chosen, how = None, NO_SELECTOR
+    if selector is not None:
+        try:
+            chosen, how = chooser(target, topic, selector, [it.topic for it in job.topics])
+        except Undecidable as error:
+            how = f"{NOT_SEARCHED}{error}"
+    whole, selected = RowsDigest(job.salt), RowsDigest(job.salt)
+    ids: set[str] = set()
+    excised = 0
+    rows = sink.rows(target)
+    while page := list(islice(rows, PAGE_ROWS)):
+        whole.add(page)
+        if sink.keeps_history:
+            excised += sum(_is_excised(job, topic.topic, row) for _, row in page)
+        if chosen is not None:
+            try:
+                found = chosen(page)
+            except Undecidable as error:
+                chosen, how = None, f"{NOT_SEARCHED}{error}"
+                continue
+            selected.add(found)
+            ids.update(id for id, _ in found)
+    result = None if chosen is None else selected.result()
+    return TableLook(whole.result(), result, how, frozenset(ids), excised)
+
+
+def chooser(
+    target: Target, topic: TopicConfig, selector: Selector, topics: Sequence[str]
+) -> tuple[Chooser, str]:
+    """Selects the rows that are of the selected records of these topics, by what they have. Raises
+    `Undecidable` if they do not have what it takes."""
+    if selector.kind != KEY:
+        from millstream.excision.predicates import Predicate
+
+        if topic.topic not in topics:
+            raise Undecidable(f"the predicate is about records of {', '.join(topics)}")
+        return Predicate(selector.text.decode(), target, topic.format).select, BY_PREDICATE
+    key = row_key(topic, selector)
+    if key is None:
+        names = ", ".join(topic.key)
+        raise Undecidable(f"the key of the records does not tell the {names} of a row")
+    ids = {document_id(key)}
+    if target.columns is not None:
+        from millstream.connect.sinks.columns import to_json, typed_keys
+
+        typed = typed_keys([key], target.columns, target.key)
+        ids.update(document_id(tuple(map(to_json, it))) for it in typed)
+    return lambda rows: [it for it in rows if it[0] in ids], BY_KEY
+
+
+def _is_excised(job: Job, topic: str, change: Row) -> bool:
+    """Whether a change that a sink keeps came from a record of the job."""
+    return any(
+        change[OFFSET] in place.ranges
+        for plan in job.topics
+        if plan.topic == topic
+        for place in plan.places
+        if place.partition == change[PARTITION]
+    )
+
+
+def verify_sink(
+    cluster: Cluster,
+    plan: DerivedPlan,
+    report: Mapping[str, Any],
+    job: Job,
+    selector: Selector | None,
+    *,
+    compare_hashes: bool,
+) -> tuple[list[str], list[str]]:
+    """What is wrong with the sink now, and what of it could not be looked for. The hashes of the
+    report say what it had right after the excision."""
+    found = look(plan, job, selector)
+    problems = [*_older(plan, report, found.positions)]
+    unseen = []
+    for name, table in found.tables.items():
+        where = f"{name} of sink {plan.name}"
+        if table.excised:
+            problems.append(f"{where} has {table.excised} changes of the records")
+        if table.selected is None:
+            unseen.append(f"{where} was not searched: {table.how.removeprefix(NOT_SEARCHED)}")
+        if compare_hashes:
+            problems += _compared(where, name, table, report, found)
+    if selector is not None and not found.keeps_history:
+        problems += _rows_left(cluster, plan, report, job, selector, found)
+    return problems, unseen
+
+
+def _older(
+    plan: DerivedPlan, report: Mapping[str, Any], positions: Mapping[Place, Position]
+) -> Iterator[str]:
+    for place, reached in report["positions"].items():
+        topic, _, partition = place.rpartition("-")
+        now = positions.get(Place(topic, int(partition)))
+        if now is not None and [now.topic_id] == reached[:1] and now.offset < reached[1]:
+            yield (
+                f"sink {plan.name} is at offset {now.offset} of {place}, before {reached[1]}, "
+                "where it was after the excision: an older copy was restored. Excise again"
+            )
+
+
+def _compared(
+    where: str, name: str, table: TableLook, report: Mapping[str, Any], found: Look
+) -> Iterator[str]:
+    before, after = (report.get(f"hashes_{it}", {}).get(name) for it in ("before", "after"))
+    now = table.rows["sha256"]
+    if after is None or now == after:
+        return  # of a version that did not hash rows; or all is as it was
+    if now == before:
+        yield f"{where} has exactly the rows from before the excision: restored. Excise again"
+    elif found.is_still and report["is_still"] and shown(found.positions) == report["positions"]:
+        yield (
+            f"{where} has other rows than after the excision ({table.rows['rows']}, sha256 {now}, "
+            f"not {after}), although the sink has applied nothing since: something else wrote to it"
+        )
+
+
+def _rows_left(
+    cluster: Cluster,
+    plan: DerivedPlan,
+    report: Mapping[str, Any],
+    job: Job,
+    selector: Selector,
+    found: Look,
+) -> Iterator[str]:
+    """Rows that are selected and did not come from later records. A predicate may select a row of
+    another record, too, because a row has its fields in another form: the report counts these."""
+    config = load_config(Path(plan.declared))
+    for topic in config.topics:
+        table = found.tables.get(topic.table)
+        if table is None or not table.ids:
+            continue
+        known = report.get("selected_after", {}).get(topic.table)
+        if selector.kind != KEY and table.selected == known:
+            continue
+        here = {place: it for place, it in found.positions.items() if place.topic == topic.topic}
+        later = later_records(cluster, job, topic.topic, here)
+        where = f"{topic.table} of sink {plan.name}"
+        if selector.kind != KEY:
+            left = table.ids - _ids(config, topic, later)
+            if left:
+                yield f"{where} has {len(left)} rows that the predicate selects"
+        elif all(key != selector.text for key, _ in later):
+            yield f"{where} has a row of the key"
+
+
+def _ids(config: SinkConfig, topic: TopicConfig, records: Iterator[Pair]) -> set[str]:
+    """Of the rows that these records wrote."""
+    parse = SinkRunner(config).parse
+    ids: set[str] = set()
+    while page := list(islice(records, PAGE_ROWS)):
+        changes = decode_changes(page, topic.key, topic.format, parse=parse, parse_key=parse)
+        ids.update(document_id(it.key) for it in changes.changes)
+    return ids
+
+
+def later_records(
+    cluster: Cluster, job: Job, topic: str, positions: Mapping[Place, Position]
+) -> Iterator[Pair]:
+    """The committed records from after the search up to where the target is."""
+    searched = {
+        it.partition: it.searched_to
+        for plan in job.topics
+        if plan.topic == topic
+        for it in plan.partitions
+    }
+    for place, end in positions.items():
+        reached = end._replace(offset=searched.get(place.partition, 0))
+        while reached.offset < end.offset:
+            before = reached
+            for answer in fetch(cluster, {place: reached}):
+                if answer.columns is not None:
+                    offsets = memoryview(answer.columns.offsets).cast("q")
+                    for pair, offset in zip(pairs(answer.columns), offsets, strict=True):
+                        if offset < end.offset:
+                            yield pair
+                reached = reached._replace(offset=max(reached.offset, answer.next_offset))
+            if reached == before:
+                break  # up to the end of the log there are only markers, or nothing
+
+
+def row_key(topic: TopicConfig, selector: Selector) -> Key | None:
+    """The key of the rows that records of this key are about; None if it is in their values."""
+    if selector.kind != KEY:
+        return None
+    found = decode_changes([(selector.text, None)], topic.key, topic.format)
+    return found.changes[0].key if found.changes else None
+
+
+def shown(positions: Mapping[Place, Position]) -> dict[str, list[Any]]:
+    return {str(place): [it.topic_id, it.offset] for place, it in positions.items()}
