@@ -7,10 +7,12 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
@@ -35,7 +37,9 @@ from millstream.excision.selection import Access
 from millstream.pipelines.stores import open_store
 from tests.excision.conftest import NUMBERS
 from tests.excision.test_crash import die_at
+from tests.peers.cache import PeerMissing
 from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.postgres import PostgresServer, start_postgres
 
 SECRET = "alice@example.org"
 DECLARED = """
@@ -205,7 +209,19 @@ def test_tables_are_computed_again_without_the_records(shop: Shop) -> None:
     assert "spent had 2 rows and has 1" in said
     assert shop.totals() == {"bob": 7}
     assert shop.files_with(SECRET) == []
+    (report,) = json.loads((shop.directory / "receipt.json").read_text())["derived"]
+    assert report["hashes_before"]["spent"] != report["hashes_after"]["spent"]
+    ((before,), (after,)) = (report[f"state_hashes_{it}"].items() for it in ("before", "after"))
+    assert before[0] != after[0]
+    assert min(before[1]["files"], after[1]["files"]) > 3
     assert "intact" in shop.excise("verify", "receipt.json", "--key", "alice")
+    with closing(sqlite3.connect(shop.directory / ".millstream" / "store.db")) as connection:
+        connection.execute("UPDATE spent SET total = 12")  # as if alice's were still in it
+        connection.commit()
+    assert "something else did" in shop.excise("verify", "receipt.json", code=1)
+    with closing(sqlite3.connect(shop.directory / ".millstream" / "store.db")) as connection:
+        connection.execute("UPDATE spent SET total = 7")
+        connection.commit()
     shop.put(bob=1, carol=2)
     shop.command("run", "shop.py:tables", "--once")
     assert shop.totals() == {"bob": 8, "carol": 2}
@@ -225,6 +241,65 @@ def test_views_are_built_beside_the_old_ones(shop: Shop) -> None:
     shop.put(bob=1)
     shop.command("run", "shop.py:seen", "--once")
     assert shop.totals(shop.view_table()) == {"bob": 8}
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    try:
+        server = start_postgres("fsync=off")
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
+    yield server
+    server.remove()
+
+
+def relation_files(url: str, server: PostgresServer) -> list[Path]:
+    """Those of all tables and indexes of a database, on the disk."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CHECKPOINT")
+        found = connection.execute(
+            "SELECT pg_relation_filepath(oid) FROM pg_class WHERE relkind IN ('r', 'i', 't') "
+            "AND relnamespace IN ('public'::regnamespace, 'pg_toast'::regnamespace)"
+        ).fetchall()
+    return [path for (name,) in found if name and (path := server.data / name).is_file()]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("name", ["tables", "seen"])
+def test_store_in_postgresql_loses_the_records_too(
+    shop: Shop, postgres: PostgresServer, name: str
+) -> None:
+    url = postgres.new_database()
+    with (shop.directory / "millstream.toml").open("a") as file:
+        file.write(f'store = "{url}"\n')
+    table = "spent" if name == "tables" else "by_email"
+
+    def totals() -> dict[str, int]:
+        with psycopg.connect(url) as connection:
+            found: Any = connection.execute(f"SELECT email, total FROM {table}").fetchall()  # type: ignore[arg-type]
+        return {email.partition("@")[0]: int(total) for email, total in found}
+
+    def files_with_alice() -> list[Path]:
+        files = [*relation_files(url, postgres), *shop.directory.rglob("*")]
+        return [it for it in files if it.is_file() and SECRET.encode() in it.read_bytes()]
+
+    shop.put(alice=5, bob=7)
+    shop.command("run", f"shop.py:{name}", "--once")
+    assert files_with_alice()
+    request = ("--topic", shop.topic, "--key", "alice", "--pipeline", f"shop.py:{name}")
+    said = shop.excise(*request, "--yes", "--receipt", "receipt.json")
+    assert f"{table} had 2 rows and has 1" in said
+    assert totals() == {"bob": 7}
+    assert files_with_alice() == []
+    (report,) = json.loads((shop.directory / "receipt.json").read_text())["derived"]
+    assert report["hashes_before"][table] != report["hashes_after"][table]
+    assert not report["state_hashes_before"].keys() & report["state_hashes_after"].keys()
+    assert "intact" in shop.excise("verify", "receipt.json", "--key", "alice")
+    shop.put(bob=1, carol=2)
+    shop.command("run", f"shop.py:{name}", "--once")
+    assert totals() == {"bob": 8, "carol": 2}
+    assert "intact" in shop.excise("verify", "receipt.json")
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from millstream.connect.sinks.changes import Format
 from millstream.connect.sinks.columns import parse_columns
 from millstream.connect.sinks.sink import Target
-from millstream.excision.looking import Undecidable
+from millstream.excision.documents import Undecidable
 from millstream.excision.predicates import Predicate
 
 COLUMNS = "name string, age int, price decimal(9,2), at timestamp, tags json"

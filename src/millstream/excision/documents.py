@@ -34,6 +34,10 @@ class BadDocument(MillstreamError):
     """A job or a receipt cannot be read."""
 
 
+class Undecidable(MillstreamError):
+    """Rows do not have what a selector asks for; the message says what."""
+
+
 @dataclass(frozen=True)
 class Selector:
     """Which records: those of a key, or those for which a predicate in SQL holds."""

@@ -21,9 +21,15 @@ from millstream.connect.sinks.positions import Place, Position
 from millstream.connect.sinks.reading import fetch, pairs
 from millstream.connect.sinks.runner import SinkRunner
 from millstream.connect.sinks.sink import Sink, Target
-from millstream.errors import MillstreamError
 from millstream.excision.digests import Digest, RowsDigest
-from millstream.excision.documents import KEY, NOT_SEARCHED, DerivedPlan, Job, Selector
+from millstream.excision.documents import (
+    KEY,
+    NOT_SEARCHED,
+    DerivedPlan,
+    Job,
+    Selector,
+    Undecidable,
+)
 
 BY_KEY, BY_PREDICATE = "by the key", "by the predicate"
 NO_SELECTOR = f"{NOT_SEARCHED}the key or predicate was not given"
@@ -33,10 +39,6 @@ LOOKS_MAX = 3
 
 Pair = tuple[bytes | None, bytes | None]
 Chooser = Callable[[Sequence[tuple[str, Row]]], list[tuple[str, Row]]]
-
-
-class Undecidable(MillstreamError):
-    """Rows do not have what a selector asks for; the message says what."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from millstream.connect.sinks.changes import Format, Row
 from millstream.connect.sinks.sink import Target
-from millstream.excision.looking import Undecidable
+from millstream.excision.documents import Undecidable
 from millstream.query.columns import RECORD_COLUMNS
 from millstream.query.inferring import infer_columns
 from millstream.query.sandbox import open_sandbox
