@@ -17,7 +17,7 @@ from millstream.archive.reading import open_archive
 from millstream.archive.rows import SCHEMA
 from millstream.archive.service import ArchiveService, Source
 from millstream.archive.typed import (
-    DecodedValues,
+    DecodedColumns,
     arrow_schema,
     columns_text,
     extension_fields,
@@ -26,7 +26,7 @@ from millstream.archive.typed import (
 from millstream.archive.verifying import verify_partition
 from millstream.config.columns import parse_columns
 from millstream.config.excised import ExcisedOffsets, OffsetRanges
-from millstream.query.archiving import value_decoder
+from millstream.query.archiving import key_decoder, value_decoder
 from millstream.records.record import Record, encode_batch
 from tests.archive.scenes import START_MS, batches, new_manifest, transaction
 
@@ -55,7 +55,7 @@ def write(
     decoder = value_decoder("orders", text, {})
     assert decoder is not None
     first = manifest.end_offset
-    source = Source(first, [data], extension=DecodedValues(decoder))
+    source = Source(first, [data], extension=DecodedColumns(decoder))
     return service.write(manifest, end, (), source)
 
 
@@ -107,6 +107,65 @@ def test_values_that_do_not_fit_keep_their_bytes(tmp_path: Path) -> None:
     assert marker == [{"is_control": True, "is_decoded": None}]
     report = verify_partition(open_archive(str(tmp_path)).topic("orders").partitions[0])
     assert (report.problems, report.records) == ([], 13)
+
+
+def test_keys_have_columns_of_their_own(tmp_path: Path) -> None:
+    """Beside those of values, with a flag of their own; and gone with an excised record."""
+    keys: list[bytes | None] = [b'{"id": 1}', b"plain", None, b'{"id": 4, "region": "eu"}']
+    data = encode_batch(
+        [Record(n, START_MS + n, key, b'{"id": 9}', ()) for n, key in enumerate(keys)],
+        leader_epoch=2,
+    )
+    service = archive_in(tmp_path)
+    extension = DecodedColumns(
+        value_decoder("orders", "json: id bigint", {}),
+        key_decoder("orders", "json: id int, region string", {}),
+    )
+    data += transaction(4, 7, committed=True)
+    source = Source(0, [data], extension=extension)
+    manifest = service.write(new_manifest(), 9, (), source)
+    assert manifest.files[0].key_columns == "`id` int, `region` string"
+    names = ["key", "value_id", "is_decoded", "key_id", "key_region", "is_key_decoded"]
+    found = [tuple(it.values()) for it in rows_of(tmp_path, names, end_offset=4)]
+    assert found == [
+        (keys[0], 9, True, 1, None, True),
+        (keys[1], 9, True, None, None, False),
+        (None, 9, True, None, None, None),
+        (keys[3], 9, True, 4, "eu", True),
+    ]
+    marker = rows_of(tmp_path, ["is_control", "is_key_decoded"], first_offset=8, committed=False)
+    assert marker == [{"is_control": True, "is_key_decoded": None}]
+    query = f"""
+        select key_id, key_region from read_parquet('{tmp_path}/orders/*/*/*.parquet')
+        where is_key_decoded order by all
+    """
+    assert duckdb.sql(query).fetchall() == [(1, None), (4, "eu")]
+    excised = ExcisedOffsets({3: OffsetRanges.of([3])})
+    after = service.excise(manifest, [manifest.files[0].name], excised)
+    assert after.files[0].key_columns == manifest.files[0].key_columns
+    rows = rows_of(tmp_path, ["key_id", "key_region"], end_offset=4)
+    assert [tuple(it.values()) for it in rows] == [(1, None), (None, None), (None, None)]
+
+
+def test_files_with_and_without_columns_of_keys_are_read_by_name(tmp_path: Path) -> None:
+    service = archive_in(tmp_path)
+    manifest = write(service, new_manifest(), 10, orders(0, 10), "json: id int")
+    text = DecodedColumns(None, key_decoder("orders", "string", {}))
+    manifest = service.write(manifest, 20, (), Source(10, [orders(10, 20)], extension=text))
+    assert (manifest.files[1].columns, manifest.files[1].key_columns) == ("", "`value` string")
+    rows = rows_of(tmp_path)
+    more = ["value_id", "key_value", "is_decoded", "is_key_decoded"]
+    assert list(rows[0]) == [*SCHEMA.names, *more]
+    assert [[it[name] for name in more] for it in (rows[0], rows[19])] == [
+        [0, None, True, None],
+        [None, "k", None, True],
+    ]
+    archive = open_archive(str(tmp_path))
+    done = synchronize_table(archive.place, archive.topic("orders"))
+    from deltalake import DeltaTable
+
+    table = DeltaTable(done.uri).to_pyarrow_table()
+    assert sorted(table.column("key_value").to_pylist(), key=str) == [None] * 10 + ["k"] * 10
 
 
 def evolved(tmp_path: Path) -> Manifest:

@@ -109,6 +109,18 @@ def test_impossible_schema_is_refused(text: str, problem: str) -> None:
         check_archived(TopicConfig(millstream_archive_schema=text), "/var/archive", "http://r")
 
 
+def test_schema_of_keys_may_also_be_text() -> None:
+    for text in ("string", "json: id bigint", "avro"):
+        topic = TopicConfig(millstream_archive_key_schema=text)
+        check_archived(topic, "/var/archive", "http://r")
+    with pytest.raises(ConfigError, match=r"key\.schema is 'text': write .* or 'string'"):
+        check_archived(TopicConfig(millstream_archive_key_schema="text"), "/var/archive")
+    with pytest.raises(ConfigError, match=r"archive\.schema is 'string': write .* or 'avro'$"):
+        check_archived(TopicConfig(millstream_archive_schema="string"), "/var/archive")
+    with pytest.raises(ConfigError, match=r"key\.schema is avro: set"):
+        check_archived(TopicConfig(millstream_archive_key_schema="avro"), "/var/archive")
+
+
 def test_avro_needs_a_registry() -> None:
     topic = TopicConfig(millstream_archive_schema="avro", remote_storage_enable=True)
     check_archived(topic, "/var/archive", "http://host:8081")

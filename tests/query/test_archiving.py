@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from millstream.archive.rows import row_groups
-from millstream.archive.typed import DecodedValues
+from millstream.archive.typed import DecodedColumns, Decoder
 from millstream.errors import MillstreamError
-from millstream.query.archiving import value_decoder
+from millstream.query.archiving import key_decoder, value_decoder
 from millstream.records.record import Record, encode_batch
 from tests.peers.schema_registry import SchemaRegistry, running_registry
 
@@ -39,7 +39,7 @@ def framed(schema: dict[str, Any], number: int, value: dict[str, Any]) -> bytes:
 def decode(registry: SchemaRegistry, contents: list[bytes]) -> dict[str, list[Any]]:
     decoder = value_decoder("orders", "avro", {"schema.registry.url": registry.url})
     assert decoder is not None
-    extension = DecodedValues(decoder)
+    extension = DecodedColumns(decoder)
     records = [Record(n, 0, None, it, ()) for n, it in enumerate(contents)]
     (rows,) = row_groups(
         [encode_batch(records)], first_offset=0, end_offset=len(contents), aborted=()
@@ -80,3 +80,30 @@ def test_declared_columns_are_those_of_the_setting() -> None:
     decoder = value_decoder("orders", "json: id bigint, at timestamp", {})
     assert decoder is not None
     assert decoder.schema == pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
+
+
+def test_keys_of_avro_have_a_subject_of_their_own() -> None:
+    with running_registry() as registry:
+        access = {"schema.registry.url": registry.url}
+        registry.add("orders-value", FIRST)
+        assert key_decoder("orders", "avro", access) is None
+        number = registry.add("orders-key", {"type": "string"})
+        decoder = key_decoder("orders", "avro", access)
+        assert decoder is not None
+        keys = [framed({"type": "string"}, number, "alice"), b"plain", None]  # type: ignore[arg-type]
+        assert decode_keys(decoder, keys) == (["alice", None, None], [True, False, None])
+
+
+def test_keys_that_are_text_are_one_column() -> None:
+    decoder = key_decoder("orders", "string", {})
+    assert decoder is not None
+    keys = [b"alice", b"", None, b"\xff", "Zürich".encode()]
+    found = (["alice", "", None, None, "Zürich"], [True, True, None, False, True])
+    assert decode_keys(decoder, keys) == found
+
+
+def decode_keys(decoder: Decoder, keys: list[bytes | None]) -> tuple[list[Any], list[Any]]:
+    records = [Record(n, 0, key, b"", ()) for n, key in enumerate(keys)]
+    (rows,) = row_groups([encode_batch(records)], first_offset=0, end_offset=len(keys), aborted=())
+    contents, flags = DecodedColumns(None, decoder).arrays(rows)
+    return contents.to_pylist(), flags.to_pylist()

@@ -118,7 +118,7 @@ class _Server:
             chunks,
             fields["archived_ms"],
             fields["last_epoch"],
-            _extension(manifest.topic, fields["schema"], fields["registry"]),
+            _extension(manifest.topic, fields["schema"], fields["key_schema"], fields["registry"]),
         )
         return _manifest(self.service.write(manifest, fields["end_offset"], aborted, source))
 
@@ -190,24 +190,26 @@ def _decode(text: str) -> Manifest:
     return decode_manifest(text.encode(), "the broker's manifest")
 
 
-def _extension(topic: str, schema: str, registry: dict[str, str]) -> Any:
+def _extension(topic: str, schema: str, key_schema: str, registry: dict[str, str]) -> Any:
     """The typed columns of a topic that has a schema. Raises `ArchiveError`."""
-    if not schema:
+    if not schema and not key_schema:
         return None
-    from millstream.archive.typed import DecodedValues
+    from millstream.archive.typed import DecodedColumns
 
     try:
-        decoder = importlib.import_module(DECODERS).value_decoder(topic, schema, registry)
+        decoders = importlib.import_module(DECODERS)
+        of_values = decoders.value_decoder(topic, schema, registry) if schema else None
+        of_keys = decoders.key_decoder(topic, key_schema, registry) if key_schema else None
     except ModuleNotFoundError as error:
         raise ArchiveError(
             f"millstream.archive.schema needs {error.name}: pip install 'millstream[query]'"
         ) from None
     except MillstreamError as error:
         raise ArchiveError(
-            f"the columns of {topic} are not known: {error}. Without millstream.archive.schema, "
-            "it is archived without them"
+            f"the columns of {topic} are not known: {error}. Without millstream.archive.schema "
+            "and millstream.archive.key.schema, it is archived without them"
         ) from error
-    return None if decoder is None else DecodedValues(decoder)
+    return None if of_values is of_keys is None else DecodedColumns(of_values, of_keys)
 
 
 def file_fields(file: ArchivedFile) -> dict[str, Any]:

@@ -43,9 +43,8 @@ def excise_file(
             archived_ms=file.archived_ms,
             last_epoch=file.last_epoch,
         )
-        written = write_file(
-            place, wanted, _batches(old, offsets), Carried(old) if file.columns else None
-        )
+        carried = Carried(old) if file.columns or file.key_columns else None
+        written = write_file(place, wanted, _batches(old, offsets), carried)
     finally:
         old.close()
     # What a file stands for in the log does not change with its records.
@@ -58,8 +57,8 @@ class Carried:
 
     def __init__(self, file: DataFile) -> None:
         self._file = file
-        self.text = file.entry.columns
-        self._names = [it.name for it in extension_fields(self.text)]
+        self.text, self.key_text = file.entry.columns, file.entry.key_columns
+        self._names = [it.name for it in extension_fields(self.text, self.key_text)]
 
     def arrays(self, rows: pa.RecordBatch) -> list[pa.Array]:
         offsets = rows.column("offset")

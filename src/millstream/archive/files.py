@@ -92,6 +92,7 @@ def write_file(
         source_sha256=source.digest.hexdigest(),
         archived_ms=wanted.archived_ms,
         columns="" if extension is None else extension.text,
+        key_columns="" if extension is None else extension.key_text,
     )
 
 
@@ -121,7 +122,7 @@ def _write_rows(
     compression_level: int,
 ) -> _Totals:
     totals = _Totals()
-    more = [] if extension is None else extension_fields(extension.text)
+    more = [] if extension is None else extension_fields(extension.text, extension.key_text)
     footer = {FOOTER: json.dumps(_footer(wanted))}
     schema = pa.schema([*SCHEMA, *more]).with_metadata(footer)
     flat = [it.name for it in more if not pa.types.is_nested(it.type)]

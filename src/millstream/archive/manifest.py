@@ -54,6 +54,7 @@ class ArchivedFile:
     source_sha256: str  # of the batches that were archived
     archived_ms: int = NO_TIMESTAMP  # when; -1: not known
     columns: str = ""  # fields of the values that are columns of their own; "": none
+    key_columns: str = ""  # the same of the keys
 
     @property
     def newest_ms(self) -> int:
@@ -177,7 +178,8 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
 
 
 def _file(value: dict[str, Any]) -> ArchivedFile:
-    known = {"archived_ms": NO_TIMESTAMP, "columns": "", **value}  # what earlier versions lack
+    earlier = {"archived_ms": NO_TIMESTAMP, "columns": "", "key_columns": ""}
+    known = {**earlier, **value}
     return ArchivedFile(**{name: known[name] for name in ArchivedFile.__slots__})
 
 

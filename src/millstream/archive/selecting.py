@@ -42,7 +42,8 @@ def find_fields(files: Iterable[ArchivedFile], columns: Sequence[str] | None) ->
     known = {it.name: it for it in (*SCHEMA, *union_fields(files, columns))}
     for name in columns or ():
         if name not in known:
-            typed = (it.name for file in files for it in extension_fields(file.columns))
+            texts = dict.fromkeys((it.columns, it.key_columns) for it in files)
+            typed = (it.name for each in texts for it in extension_fields(*each))
             names = dict.fromkeys((*SCHEMA.names, *typed))
             raise ArchiveError(f"the archive has no column {name}; there are {', '.join(names)}")
     return [known[name] for name in (known if columns is None else columns)]

@@ -2,8 +2,8 @@
 
 A field `amount` of the values becomes the column `value_amount`. `is_decoded` says whether a value
 fitted the schema: if not, its typed columns are null, and its bytes are there as always. It is null
-where there is no value. Files of different schemas are read as one, by name: what a file does not
-have is null.
+where there is no value. Fields of keys become `key_...`, with `is_key_decoded`, in the same way.
+Files of different schemas are read as one, by name: what a file does not have is null.
 
 Imports pyarrow.
 """
@@ -20,9 +20,9 @@ from millstream.archive.manifest import ArchivedFile, ArchiveError
 from millstream.config.columns import Column, ColumnType, parse_columns
 from millstream.records.columns import BinaryBuffers, Columns
 
-PREFIX = "value_"
-IS_DECODED = "is_decoded"
-_FLAG = pa.field(IS_DECODED, pa.bool_())
+PREFIX, KEY_PREFIX = "value_", "key_"
+IS_DECODED, IS_KEY_DECODED = "is_decoded", "is_key_decoded"
+_FLAGS = {it: pa.field(it, pa.bool_()) for it in (IS_DECODED, IS_KEY_DECODED)}
 
 _ARROW = {
     "boolean": pa.bool_(),
@@ -69,29 +69,43 @@ class Extension(Protocol):
     def text(self) -> str:
         """The fields of the values, as `config/columns.py` has them."""
 
-    def arrays(self, rows: pa.RecordBatch) -> list[pa.Array]:
-        """Those of `extension_fields(text)`."""
-
-
-class DecodedValues:
-    """An `Extension` by a decoder."""
-
-    def __init__(self, decoder: Decoder) -> None:
-        self._decoder = decoder
-        self.text = columns_text(decoder.schema)
+    @property
+    def key_text(self) -> str:
+        """Those of the keys."""
 
     def arrays(self, rows: pa.RecordBatch) -> list[pa.Array]:
-        count = rows.num_rows
-        values = rows.column("value")
-        if pc.any(rows.column("is_control")).as_py():  # markers are no values
-            values = pc.if_else(rows.column("is_control"), pa.scalar(None, pa.binary()), values)
-        decoded = self._decoder.decode(_values(values))
-        batch, fits = decoded.batch, pa.repeat(True, count)
-        if decoded.rows is not None:
-            places = pc.index_in(pa.array(range(count), pa.int64()), decoded.rows)
-            batch, fits = batch.take(places), pc.is_valid(places)
-        flag = pc.if_else(pc.is_valid(values), fits, pa.scalar(None, pa.bool_()))
-        return [*batch.columns, flag]
+        """Those of `extension_fields(text, key_text)`."""
+
+
+class DecodedColumns:
+    """An `Extension` by decoders of values and of keys; None: no columns."""
+
+    def __init__(self, of_values: Decoder | None, of_keys: Decoder | None = None) -> None:
+        self._of_values, self._of_keys = of_values, of_keys
+        self.text = "" if of_values is None else columns_text(of_values.schema)
+        self.key_text = "" if of_keys is None else columns_text(of_keys.schema)
+
+    def arrays(self, rows: pa.RecordBatch) -> list[pa.Array]:
+        found = []
+        for decoder, name in ((self._of_values, "value"), (self._of_keys, "key")):
+            if decoder is not None:
+                found += _decoded(decoder, rows, name)
+        return found
+
+
+def _decoded(decoder: Decoder, rows: pa.RecordBatch, name: str) -> list[pa.Array]:
+    """The columns of the schema, and the flag."""
+    count = rows.num_rows
+    contents = rows.column(name)
+    if pc.any(rows.column("is_control")).as_py():  # markers are no values
+        contents = pc.if_else(rows.column("is_control"), pa.scalar(None, pa.binary()), contents)
+    decoded = decoder.decode(_values(contents))
+    batch, fits = decoded.batch, pa.repeat(True, count)
+    if decoded.rows is not None:
+        places = pc.index_in(pa.array(range(count), pa.int64()), decoded.rows)
+        batch, fits = batch.take(places), pc.is_valid(places)
+    flag = pc.if_else(pc.is_valid(contents), fits, pa.scalar(None, pa.bool_()))
+    return [*batch.columns, flag]
 
 
 def _values(array: pa.Array) -> Columns:
@@ -112,12 +126,14 @@ def _values(array: pa.Array) -> Columns:
 # Columns of files
 
 
-def extension_fields(text: str) -> list[pa.Field]:
-    """The columns of a file with these fields of values."""
-    if not text:
-        return []
-    fields = arrow_schema(parse_columns(text))
-    return [*(pa.field(f"{PREFIX}{it.name}", it.type) for it in fields), _FLAG]
+def extension_fields(text: str, key_text: str = "") -> list[pa.Field]:
+    """The columns of a file with these fields of values and keys."""
+    found = []
+    for given, prefix, flag in ((text, PREFIX, IS_DECODED), (key_text, KEY_PREFIX, IS_KEY_DECODED)):
+        if given:
+            fields = arrow_schema(parse_columns(given))
+            found += [*(pa.field(f"{prefix}{it.name}", it.type) for it in fields), _FLAGS[flag]]
+    return found
 
 
 def union_fields(
@@ -125,11 +141,14 @@ def union_fields(
 ) -> list[pa.Field]:
     """The columns of all these files, by name, or those of these names; numbers take the wider
     type. Raises `ArchiveError` if one has types that nothing has in common."""
-    texts = dict.fromkeys(file.columns for file in files if file.columns)
     merged = pa.schema([])
-    for text in texts:
-        columns = extension_fields(text)[:-1]
-        fields = pa.schema([it for it in columns if names is None or it.name in names])
+    flags: set[str] = set()
+    for texts in dict.fromkeys((file.columns, file.key_columns) for file in files):
+        columns = extension_fields(*texts)
+        flags.update(it.name for it in columns if it.name in _FLAGS)
+        fields = pa.schema(
+            it for it in columns if it.name not in _FLAGS and (names is None or it.name in names)
+        )
         try:
             merged = pa.unify_schemas([merged, fields], promote_options="permissive")
         except pa.ArrowException as error:
@@ -137,7 +156,7 @@ def union_fields(
                 f"archived files have columns of one name whose types do not go together: {error}; "
                 "read the others by name"
             ) from None
-    return [*merged, _FLAG] if texts else []
+    return [*merged, *(field for name, field in _FLAGS.items() if name in flags)]
 
 
 def fitted(rows: pa.RecordBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch:

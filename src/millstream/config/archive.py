@@ -15,7 +15,8 @@ from millstream.config.setting import long, password, string
 from millstream.config.topic import AS_RETENTION, NO_BOUND, TopicConfig
 from millstream.errors import ConfigError
 
-JSON, AVRO = "json", "avro"
+JSON, AVRO, STRING = "json", "avro", "string"
+VALUE_SETTING, KEY_SETTING = "millstream.archive.schema", "millstream.archive.key.schema"
 S3_PARAMETERS = ("region", "endpoint_override", "scheme", "force_virtual_addressing")
 
 
@@ -34,8 +35,8 @@ class ArchiveSettings:
     millstream_archive_schema_registry_url: str | None = string(
         None,
         ours=True,
-        doc="The schema registry for topics with millstream.archive.schema=avro; several addresses "
-        "with commas.",
+        doc="The schema registry for topics with millstream.archive.schema=avro, or "
+        "millstream.archive.key.schema=avro; several addresses with commas.",
     )
     millstream_archive_schema_registry_user_info: str | None = password(
         None,
@@ -59,29 +60,27 @@ class ArchiveSettings:
 
 
 class ArchiveSchema(NamedTuple):
-    """What `millstream.archive.schema` says of a topic's values."""
+    """What `millstream.archive.schema` says of a topic's values, or `...key.schema` of its keys."""
 
     format: str
     columns: tuple[Column, ...] = ()  # of JSON
 
 
-def parse_archive_schema(text: str) -> ArchiveSchema:
+def parse_archive_schema(text: str, setting: str = VALUE_SETTING) -> ArchiveSchema:
     """Raises `ConfigError`."""
     kind, colon, rest = text.partition(":")
     kind = kind.strip().lower()
-    if kind == AVRO and not colon:
-        return ArchiveSchema(AVRO)
+    bare = (AVRO, STRING) if setting == KEY_SETTING else (AVRO,)
+    if kind in bare and not colon:
+        return ArchiveSchema(kind)
     if kind != JSON or not colon:
-        raise ConfigError(
-            f"millstream.archive.schema is {text[:80]!r}: write 'json: id bigint, name string' or "
-            "'avro'"
-        )
+        known = " or ".join(f"'{it}'" for it in ("json: id bigint, name string", *bare))
+        raise ConfigError(f"{setting} is {text[:80]!r}: write {known}")
     columns = parse_columns(rest)
     for column in columns:
         if column.type.uses("time"):
             raise ConfigError(
-                f"millstream.archive.schema: column {column.name}: JSON has no time; declare it "
-                "string"
+                f"{setting}: column {column.name}: JSON has no time; declare it string"
             )
     return ArchiveSchema(JSON, columns)
 
@@ -125,12 +124,13 @@ def check_archive_path(path: str) -> None:
 
 def check_archived(config: TopicConfig, path: str | None, registry: str | None = None) -> None:
     """Refuse a topic that cannot be archived, as Kafka does. Raises `ConfigError`."""
-    if config.millstream_archive_schema:
-        given = parse_archive_schema(config.millstream_archive_schema)
-        if given.format == AVRO and registry is None:
+    for setting, text in (
+        (VALUE_SETTING, config.millstream_archive_schema),
+        (KEY_SETTING, config.millstream_archive_key_schema),
+    ):
+        if text and parse_archive_schema(text, setting).format == AVRO and registry is None:
             raise ConfigError(
-                "millstream.archive.schema is avro: set millstream.archive.schema.registry.url on "
-                "the brokers"
+                f"{setting} is avro: set millstream.archive.schema.registry.url on the brokers"
             )
     if not config.remote_storage_enable:
         return

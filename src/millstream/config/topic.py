@@ -268,6 +268,12 @@ class TopicConfig:
         ours=True,
         doc="Keep the archive when the topic is deleted. Otherwise it is deleted too.",
     )
+    millstream_archive_key_schema: str = string(
+        "",
+        ours=True,
+        doc="What the keys are, so that the archive has them as columns: as in "
+        "millstream.archive.schema, or string, for keys that are text.",
+    )
     millstream_archive_schema: str = string(
         "",
         ours=True,

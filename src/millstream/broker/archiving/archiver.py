@@ -360,5 +360,6 @@ class Archiver:
                 archived_ms=self._clock.now_ms(),
                 last_epoch=last_epoch,
                 schema=log.config.millstream_archive_schema,
+                key_schema=log.config.millstream_archive_key_schema,
                 registry=self._configs.current.archive_registry,
             )

@@ -93,10 +93,12 @@ class ArchiveProcess:
         archived_ms: int,
         last_epoch: int,
         schema: str = "",
+        key_schema: str = "",
         registry: Mapping[str, str] | None = None,
     ) -> Manifest:
         """Archive these segments, each an open file and its size. `last_epoch` is that of the last
-        offset; `schema` is the topic's millstream.archive.schema, which may need the registry.
+        offset; `schema` and `key_schema` are the topic's millstream.archive.schema and
+        millstream.archive.key.schema, which may need the registry.
         Returns the new manifest; also raises `CorruptBatch`."""
         fields = {
             "do": "write",
@@ -108,6 +110,7 @@ class ArchiveProcess:
             "archived_ms": archived_ms,
             "last_epoch": last_epoch,
             "schema": schema,
+            "key_schema": key_schema,
             "registry": dict(registry or {}),
         }
         written = _manifest_of(self._change(fields, [fd for fd, _ in segments]))

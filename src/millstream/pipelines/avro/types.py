@@ -67,15 +67,15 @@ _AVRO_TYPES = {
 # From Avro
 
 
-def columns_of(options: AvroOptions, topic: str) -> str:
+def columns_of(options: AvroOptions, topic: str, part: str = "value") -> str:
     """The columns as Spark declares them: those of the schema that is given, else of the newest one
-    that the registry has for the topic. Raises `ConfigError`."""
+    that the registry has for the values, or another part, of the topic. Raises `ConfigError`."""
     if options.schema is not None:
         root = parse_schema(options.schema)
     elif options.writer_schema is not None:
         root = parse_schema(options.writer_schema)
     elif options.registry is not None and topic and "," not in topic:
-        _, found = registry_for(options.registry).latest(f"{topic}-value")
+        _, found = registry_for(options.registry).latest(f"{topic}-{part}")
         root = parse_schema(found.text, found.references)
     else:
         raise ConfigError(
