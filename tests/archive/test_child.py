@@ -67,6 +67,7 @@ def test_process_writes_and_reads_until_the_broker_is_gone(tmp_path: Path) -> No
                     "archived_ms": 0,
                     "last_epoch": 2,
                     "schema": "json: id bigint",
+                    "key_schema": "string",
                     "registry": {},
                 },
                 [file.fileno()],
@@ -74,6 +75,7 @@ def test_process_writes_and_reads_until_the_broker_is_gone(tmp_path: Path) -> No
         after = decode_manifest(written.fields["manifest"].encode(), "answer")
         assert (after.start_offset, after.end_offset) == (20, 100)
         assert after.files[0].columns == "`id` bigint"
+        assert after.files[0].key_columns == "`value` string"
         read = {"do": "read", "directory": directory, "file": file_fields(after.files[0])}
         found = call(channel, {**read, "offset": 20, "max_bytes": 10**6})
         assert found.payload == batches(20, 100)
@@ -100,12 +102,12 @@ def test_errors_are_answers(tmp_path: Path) -> None:
 
 
 def test_columns_that_are_not_known_name_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _extension("orders", "", {}) is None
+    assert _extension("orders", "", "", {}) is None
     with pytest.raises(ArchiveError, match=r"registry\.url is not set\. Without millstream"):
-        _extension("orders", "avro", {})
+        _extension("orders", "avro", "", {})
     monkeypatch.setattr("millstream.archive.child.DECODERS", "millstream.no_such_module")
     with pytest.raises(ArchiveError, match=r"pip install 'millstream\[query\]'"):
-        _extension("orders", "json: id bigint", {})
+        _extension("orders", "json: id bigint", "", {})
 
 
 def test_segments_are_read_in_whole_batches(
