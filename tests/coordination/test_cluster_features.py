@@ -9,8 +9,9 @@ from millstream.coordination.cluster_features import (
     FeatureUpdate,
     decide_updates,
     missing_features,
+    why_cannot_join,
 )
-from millstream.coordination.cluster_records import FeatureLevelRecord
+from millstream.coordination.cluster_records import BrokerFeature, FeatureLevelRecord
 from millstream.errors import ApiError, ErrorCode
 
 UPGRADE, SAFE, UNSAFE = 1, 2, 3
@@ -28,6 +29,49 @@ def test_metadata_version_is_finalized_first() -> None:
         "transaction.version",
         "share.version",
     ]
+
+
+def test_new_feature_waits_until_all_brokers_have_it() -> None:
+    levels = {name: at for name, at in INITIAL_FEATURES.items() if name != "share.version"}
+    older = [(2, [BrokerFeature("metadata.version", 7, 30)])]
+    newer = [(2, [BrokerFeature("share.version", 0, 1)])]
+    assert missing_features(levels, older) == []
+    assert missing_features(levels, newer) == [FeatureLevelRecord("share.version", 1)]
+
+
+@pytest.mark.parametrize(
+    ("finalized", "why"),
+    [
+        (INITIAL_FEATURES, None),
+        ({"share.version": 0, "no.longer": 0}, None),
+        ({"metadata.version": 31}, "metadata.version is 31, but this version supports 7 to 30"),
+        ({"metadata.version": 6}, "metadata.version is 6, but this version supports 7 to 30"),
+        ({"new.version": 1}, "new.version is 1, but this version does not have that feature"),
+    ],
+)
+def test_older_version_cannot_join(finalized: dict[str, int], why: str | None) -> None:
+    assert why_cannot_join(finalized) == why
+
+
+@pytest.mark.parametrize(
+    ("features", "why"),
+    [
+        ([BrokerFeature("transaction.version", 0, 2)], None),
+        ([BrokerFeature("transaction.version", 0, 1)], "Broker 3 only supports versions 0-1"),
+        ([], "Broker 3 does not support this feature."),
+    ],
+)
+def test_level_goes_up_only_if_all_brokers_support_it(
+    features: list[BrokerFeature], why: str | None
+) -> None:
+    update = FeatureUpdate("transaction.version", 2, UPGRADE)
+    brokers = [(2, [BrokerFeature("transaction.version", 0, 2)]), (3, features)]
+    levels = INITIAL_FEATURES | {"transaction.version": 0}
+    if why is None:
+        assert decide_updates(levels, [update], controller_id=2, brokers=brokers)
+        return
+    with pytest.raises(ApiError, match=why):
+        decide_updates(levels, [update], controller_id=2, brokers=brokers)
 
 
 def test_feature_that_is_off_is_not_missing() -> None:

@@ -1,11 +1,15 @@
 """A rolling restart as the guide describes it, with and without changed settings, under load.
 
+With MILLSTREAM_OLDER, the path of a Python that has an older version of Millstream, the brokers are
+started with that one, and the first round upgrades them.
+
 Idempotent and transactional producers, groups of both protocols and a share group run on; nothing
 is lost, nothing is doubled, and no record of a producer fails.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -53,6 +57,7 @@ class RollingRestart(Nemesis):
         self.wait_until_healthy()
         self.tell(f"restart {broker.address}")
         broker.stop()
+        broker.command[0] = sys.executable
         if has_changed:
             for name, value in CHANGED.items():
                 broker.command += ["--set", f"{name}={value}"]
@@ -72,7 +77,10 @@ class RollingRestart(Nemesis):
 @pytest.mark.java
 @pytest.mark.timeout(900)
 def test_rolling_restart_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    with ClusterProcesses(tmp_path, settings=SETTINGS) as cluster:
+    cluster = ClusterProcesses(tmp_path, settings=SETTINGS)
+    for broker in cluster.brokers.values():
+        broker.command[0] = os.environ.get("MILLSTREAM_OLDER", broker.command[0])
+    with cluster:
         roll = RollingRestart(cluster)
         plan = Plan(seed=1, seconds=SECONDS_MIN, sharers=2)
         history = run_workload(cluster.addresses, plan, nemesis=roll)

@@ -205,6 +205,11 @@ class ClusterImage:
         others = len(self.brokers) + len(self.topics) + len(self.carried)
         return others + self.partition_count + settings + len(self.acls) + len(self.scram)
 
+    @property
+    def live_features(self) -> list[tuple[int, tuple[BrokerFeature, ...]]]:
+        """The brokers that are not fenced, and what they support."""
+        return [(it.id, it.features) for it in self.brokers.values() if not it.fenced]
+
     def changed_topics(self, previous: ClusterImage) -> TopicChanges:
         """Topics that differ from an earlier image; a recreated topic is both removed and added."""
         if self.topics is previous.topics:

@@ -12,11 +12,17 @@ import pytest
 
 from millstream.broker.cluster import home as home_module
 from millstream.broker.cluster.home import Fenced, ZooKeeperMetadata
-from millstream.broker.cluster.nodes import HEAD, LOG, SNAPSHOTS, Head, entry_path
+from millstream.broker.cluster.nodes import HEAD, LOG, NONCE_BYTES, SNAPSHOTS, Head, entry_path
 from millstream.broker.cluster.session import Check, Create, SetData
 from millstream.coordination.cluster import ClusterImage, ResourceType
-from millstream.coordination.cluster_records import ConfigRecord, MetadataRecord
+from millstream.coordination.cluster_records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    encode_record,
+)
 from millstream.errors import ApiError, ErrorCode, StorageError
+from millstream.records.record import Record, decode_batch, encode_batch
 from tests.broker.cluster.clusters import Cluster, eventually
 from tests.peers.cutting_proxy import CuttingProxy
 
@@ -51,6 +57,46 @@ def test_concurrent_writers_lose_and_double_nothing(cluster: Cluster) -> None:
             await asyncio.gather(work(one), work(two), work(three), work(one))
             for home in (one, two, three):
                 assert settings(await home.refresh()) == {"count": "80"}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("level", "why"),
+    [
+        (FeatureLevelRecord("metadata.version", 31), "metadata.version is 31, but this version"),
+        (FeatureLevelRecord("new.version", 2), "does not have that feature"),
+    ],
+)
+def test_cluster_of_a_newer_version_is_not_joined(
+    cluster: Cluster, level: FeatureLevelRecord, why: str
+) -> None:
+    async def scenario() -> None:
+        async with cluster.home() as newer:
+            await newer.change(lambda image: [level])
+            with pytest.raises(StorageError, match=f"was upgraded to a newer version.*{why}"):
+                async with cluster.home():
+                    pass
+
+    asyncio.run(scenario())
+
+
+def test_record_of_a_newer_version_is_not_guessed_at(cluster: Cluster) -> None:
+    async def scenario() -> None:
+        async with cluster.home() as newer:
+            await newer.change(lambda image: [setting("x", "1")])
+            async with cluster.session() as session:
+                path = entry_path(newer._entry)
+                entry = (await session.get(path)).data
+                nonce, records = entry[:NONCE_BYTES], decode_batch(entry, NONCE_BYTES)
+                known = encode_record(setting("x", "1"))
+                later = [
+                    Record(it.offset, 0, None, known[:2] + b"\x7f" + known[3:]) for it in records
+                ]
+                await session.commit([SetData(path, nonce + encode_batch(later))])
+            with pytest.raises(StorageError, match="ConfigRecord of version 127"):
+                async with cluster.home():
+                    pass
 
     asyncio.run(scenario())
 

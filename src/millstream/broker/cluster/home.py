@@ -51,9 +51,10 @@ from millstream.broker.cluster.session import (
 from millstream.broker.cluster.snapshots import delete_replaced, read_snapshot, write_snapshot
 from millstream.broker.metadata.store import Decision, Subscriber, run_to_its_end
 from millstream.coordination.cluster import ClusterImage
-from millstream.coordination.cluster_features import missing_features
+from millstream.coordination.cluster_features import missing_features, why_cannot_join
 from millstream.coordination.cluster_records import MetadataRecord, RegisterBrokerRecord
 from millstream.coordination.cluster_replay import ClusterReplay
+from millstream.coordination.record_codec import CorruptRecord
 from millstream.errors import ApiError, ErrorCode, MillstreamError, StorageError
 
 if TYPE_CHECKING:
@@ -153,11 +154,20 @@ class ZooKeeperMetadata:
     async def start(self) -> None:
         """Read everything, and follow the log from now on. Raises if it cannot be read."""
         await self._session.repeating(self._create_nodes)
-        async with self._changing:
-            await self._session.repeating(self._read_newest)
+        try:
+            async with self._changing:
+                await self._session.repeating(self._read_newest)
+            problem = why_cannot_join(self._image.features)
+        except CorruptRecord as error:
+            problem = str(error)
+        if problem is not None:
+            raise StorageError(
+                f"the cluster in ZooKeeper at {self._session.hosts} was upgraded to a newer "
+                f"version of Millstream: {problem}; install that version on this broker"
+            )
         self._session.listeners.append(self._on_session)
         self._spawn(self._follow())
-        await self.change(lambda image: missing_features(image.features))
+        await self.change(lambda image: missing_features(image.features, image.live_features))
 
     async def _create_nodes(self) -> None:
         for path in (LOG, SNAPSHOTS):

@@ -154,7 +154,12 @@ class LoggedActions:
         self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
     ) -> None:
         def decide(image: ClusterImage) -> Sequence[MetadataRecord]:
-            records = decide_updates(image.features, updates, controller_id=self._broker_id)
+            records = decide_updates(
+                image.features,
+                updates,
+                controller_id=self._broker_id,
+                brokers=image.live_features,
+            )
             return () if validate_only else records
 
         await self._log.change(decide)
