@@ -11,6 +11,8 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from millstream.client.cluster import parse_addresses
+from millstream.client.connection import Connection
 from millstream.testing.cluster import ClusterProcesses
 from tests.conformance.brokers import eventually
 from tests.peers.kafka_cluster import (
@@ -162,8 +164,24 @@ def _partitions(cluster: Brokers, topic: str) -> list[Any]:
 
 
 def await_in_sync(cluster: Brokers, topic: str, *brokers: int) -> None:
-    """Until these, and no others, are the in-sync replicas of each partition."""
-    eventually(lambda: all(them == set(brokers) for them in in_sync(cluster, topic)))
+    """Until these, and no others, are the in-sync replicas of each partition, and all brokers know
+    it: the leader may learn it last."""
+    addresses = parse_addresses(cluster.bootstrap)
+    eventually(lambda: all(_has_in_sync(address, topic, brokers) for address in addresses))
+
+
+def _has_in_sync(address: tuple[str, int], topic: str, brokers: Sequence[int]) -> bool:
+    """What this broker says; True if it is down."""
+    try:
+        with Connection(address, timeout_seconds=PATIENCE_SECONDS) as connection:
+            (found,) = connection.call("metadata", {"topics": [{"name": topic}]}).topics
+    except ConnectionRefusedError:
+        return True
+    except OSError:  # it starts or stops
+        return False
+    return bool(found.partitions) and all(
+        set(it.isr_nodes) == set(brokers) for it in found.partitions
+    )
 
 
 def produce(
