@@ -5,6 +5,7 @@ python -m benchmarks produce latency only these
 python -m benchmarks soak            ten minutes
 python -m benchmarks spark_read --targets kafka    beside Spark's own connector, on Kafka
 python -m benchmarks nexmark --targets kafka --queries q0,q5    a part of it: results are kept
+python -m benchmarks rpc --markdown  also as a table for docs/benchmarks.md
 python -m benchmarks --quick         small sizes: does everything still run?
 """
 
@@ -22,7 +23,7 @@ from rich.console import Console
 from benchmarks.apache_kafka import KafkaTarget
 from benchmarks.measurement import Measurement
 from benchmarks.raw_client import produce_request, run_windows
-from benchmarks.report import save, show
+from benchmarks.report import markdown, save, show
 from benchmarks.targets import (
     FULL,
     QUICK,
@@ -112,6 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             fitting = [t for t in targets if t.name != "null" or name in NULL_FITS]
             measurements += _run(name, fitting, scale, console)
     show(measurements, console)
+    if options.markdown:
+        print(markdown(measurements))  # not by the console, which breaks lines
     console.print(f"kept in {save(measurements, options.results)}")
 
 
@@ -156,6 +159,9 @@ def _parser() -> argparse.ArgumentParser:
         type=lambda text: tuple(text.split(",")),
         default=(),
         help="of Nexmark only these, like q0,q5",
+    )
+    parser.add_argument(
+        "--markdown", action="store_true", help="also print a table as docs/benchmarks.md has them"
     )
     parser.add_argument("--results", type=Path, default=RESULTS, help="where JSON and plot go")
     return parser

@@ -24,7 +24,7 @@ CALLS = 2000
 WARM_UP = 200
 PAYLOAD = b"x" * 128
 NATS = "NATS"
-MODES = {"call that is remembered": 600.0, "call": 0.0}  # for how many seconds
+MODES = {"durable replies": 600.0, "`remember_seconds=0`": 0.0}
 
 Call = Callable[[], object]
 

@@ -15,6 +15,8 @@ from benchmarks.measurement import Measurement
 
 COLOURS = {"aim reached": "bold green", "bar reached": "green", "bar missed": "bold red"}
 
+TITLES = {"millstream": "Millstream", "kafka": "Apache Kafka"}
+
 
 def show(measurements: Sequence[Measurement], console: Console) -> None:
     table = Table(title="Millstream beside Apache Kafka (best of the rounds, one machine, one run)")
@@ -40,6 +42,17 @@ def show(measurements: Sequence[Measurement], console: Console) -> None:
     for m in measurements:
         for target, note in m.notes.items():
             console.print(f"[dim]{m.name}, {target}: {note}[/]")
+
+
+def markdown(measurements: Sequence[Measurement]) -> str:
+    """The best of each as docs/benchmarks.md has them."""
+    names = list(dict.fromkeys(name for m in measurements for name in m.samples))
+    rows = [["", *(TITLES.get(it, it) for it in names)], ["---", *("---:" for _ in names)]]
+    for m in measurements:
+        best = [(m.best(name), m.unit) for name in names]
+        cells = ["" if it is None else f"{_number(it)} {unit}" for it, unit in best]
+        rows.append([m.name, *cells])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def save(measurements: Sequence[Measurement], directory: Path) -> Path:

@@ -13,14 +13,12 @@ import json
 import random
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field, replace
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from millstream.client.cluster import Cluster
 from millstream.client.producing import RawProducer, WrittenRange
 from millstream.errors import ApiError, ErrorCode, MillstreamError
-from millstream.models import dataclass
 from millstream.records.columns import BinaryColumn, ProducerIdentity, partitions_of
 from millstream.records.compression import Compression
 from millstream.records.record import Record, encode_batch
@@ -38,13 +36,12 @@ class BadRecord(MillstreamError):
     """Text that is no record, or not in its format."""
 
 
-@dataclass(frozen=True)
-class Outgoing:
+class Outgoing(NamedTuple):
     """A record to send."""
 
     value: bytes | None
     key: bytes | None = None
-    headers: Sequence[tuple[str, bytes | None]] = field(default_factory=list)
+    headers: Sequence[tuple[str, bytes | None]] = ()
     partition: int = ANY_PARTITION
     timestamp_ms: int = 0  # 0: now
 
@@ -90,7 +87,7 @@ def parse_line(
                 f"no {key_separator!r} in {_short(key_text)}: each line is KEY{key_separator}VALUE"
             )
         key = key_text.encode()
-    return replace(default, value=encode(line), key=key)
+    return default._replace(value=encode(line), key=key)
 
 
 def parse_envelope(line: str, default: Outgoing, encode: Encoder) -> Outgoing:

@@ -23,7 +23,7 @@ import contextlib
 import time
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import field, replace
+from dataclasses import field
 from types import TracebackType
 from typing import Self
 
@@ -348,7 +348,7 @@ class Replay:
                 return False
             record = outgoing(letter, original)
         target, partition = self._destination(letter)
-        self._chunk.setdefault(target, []).append(replace(record, partition=partition))
+        self._chunk.setdefault(target, []).append(record._replace(partition=partition))
         self._chunk_size += 1
         self.tally.sent += 1
         return True

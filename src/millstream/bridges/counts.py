@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 
 from millstream.metrics.exposition import Family, counter, labels
 
+Series = tuple[str, tuple[tuple[str, str], ...]]
+
 PREFIX = "millstream_bridge_"
 SERIES_MAX = 10_000  # labels come from the bridge's own settings and reasons; this is a safeguard
 
@@ -45,7 +47,8 @@ class Counts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._values: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
+        self._values: Counter[Series] = Counter()
+        self._cells: list[tuple[Series, list[int]]] = []
 
     def add(self, name: str, amount: int = 1, **by: str) -> None:
         """Count. `by` are the labels."""
@@ -55,31 +58,38 @@ class Counts:
                 self._values[series] += amount
 
     def series(self, name: str, **by: str) -> Callable[[], None]:
-        """Counts one each time it is called: for what is counted for each record."""
-        key = (name, tuple(sorted(by.items())))
+        """Counts one each time it is called, by one thread at a time: for what is counted for each
+        record. It needs no lock."""
+        cell = [0]
+        with self._lock:
+            self._cells.append(((name, tuple(sorted(by.items()))), cell))
 
         def count() -> None:
-            with self._lock:
-                self._values[key] += 1
+            cell[0] += 1
 
         return count
 
     def of(self, name: str, **by: str) -> int:
         """The sum of the series that have these labels."""
         wanted = set(by.items())
-        with self._lock:
-            items = list(self._values.items())
+        items = self._items()
         return sum(it for (found, its), it in items if found == name and wanted <= set(its))
 
     def all(self) -> list[tuple[str, dict[str, str], int]]:
         """Every series: its name, its labels and its value."""
-        with self._lock:
-            return [(name, dict(by), value) for (name, by), value in self._values.items()]
+        return [(name, dict(by), value) for (name, by), value in self._items()]
 
     def families(self) -> Iterable[Family]:
         """As Prometheus has them."""
-        with self._lock:
-            items = sorted(self._values.items())
+        items = sorted(self._items())
         for name in sorted({series[0] for series, _ in items}):
             samples = [(labels(**dict(by)), value) for (found, by), value in items if found == name]
             yield counter(f"{PREFIX}{name}_total", HELP[name], samples)
+
+    def _items(self) -> list[tuple[Series, int]]:
+        with self._lock:
+            found = self._values.copy()
+            for series, cell in self._cells:
+                if cell[0]:
+                    found[series] += cell[0]
+        return list(found.items())

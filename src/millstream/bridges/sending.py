@@ -87,11 +87,14 @@ class Sender:
             # What librdkafka's binding cannot take: the other records of a request are answered.
             self._report(topic, Written(status=422, error=str(error)), done)
 
-    def send_many(self, topic: str, records: Iterable[Outgoing], delivered: Delivered) -> None:
-        """Send records of one stream, whose headers are known to be right. `delivered` is called
-        with each and the error of the cluster, or None. It is faster than `send`, because nothing
-        else is done for each record."""
-        produce = self._producer.produce
+    def send_many(
+        self, topic: str, records: Iterable[Outgoing], delivered: Delivered
+    ) -> list[tuple[Outgoing, KafkaError]]:
+        """Send records of one stream, whose headers are known to be right. Returns those that were
+        refused at once; the producer's thread calls `delivered` with each of the others and the
+        error of the cluster, or None. It is faster than `send`, because nothing else is done for
+        each record."""
+        produce, refused = self._producer.produce, []
         for record in records:
             try:
                 produce(
@@ -103,9 +106,10 @@ class Sender:
                     headers=record.headers or None,
                 )
             except BufferError:
-                delivered(record, KafkaError(KafkaError._QUEUE_FULL), None)
+                refused.append((record, KafkaError(KafkaError._QUEUE_FULL)))
             except KafkaException as error:
-                delivered(record, error.args[0], None)
+                refused.append((record, error.args[0]))
+        return refused
 
     def send_and_wait(self, topic: str, records: Iterable[Outgoing]) -> list[Written]:
         """Send, and return when all are acknowledged or refused."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from confluent_kafka import KafkaException
@@ -32,7 +31,7 @@ def conditional(record: Outgoing, hook: str, message_id: str) -> Outgoing:
     message_id = message_id or uuid.uuid4().hex
     condition = [(VERSION, b"1"), (EVENT_ID, message_id.encode())]
     key = f"{hook}/{message_id}".encode()
-    return replace(record, key=key, headers=[*record.headers, *condition])
+    return record._replace(key=key, headers=[*record.headers, *condition])
 
 
 def prepare_topic(settings: Mapping[str, Any], topic: str) -> None:

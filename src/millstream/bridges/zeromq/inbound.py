@@ -11,8 +11,8 @@ gap. What the cluster does not take for now is sent again. Too large, or not val
 record of the same batch: so such a record is sent again alone, and given up as a gap only if it is
 refused then, too.
 
-Messages are read until nothing is left, and sent in batches, with little work for each: receiving
-costs 3.5 us, parsing and comparing 2.7, the record 1.4, and handing it to the producer 4.
+Messages are read until nothing is left, and sent in batches, with little work for each: what is
+counted for each is counted without a lock, and records are plain tuples.
 """
 
 from __future__ import annotations
@@ -161,11 +161,13 @@ class Inbound(Stream):
         try:
             while len(records) < MESSAGES_PER_TURN and size < room:
                 found = self._take(self._receive())
-                size += sum(len(it.value or b"") for it in found)
+                for record in found:
+                    size += len(record.value or b"")
                 records += found
         except zmq.Again:
             more = False
-        self._write(records)
+        finally:
+            self._write(records, size)  # also if the next message made the loop fail
         return more
 
     def _receive(self) -> list[bytes]:
@@ -223,26 +225,39 @@ class Inbound(Stream):
         _log.warning("zeromq %s: loss is unknown: %s", self._name, reason)
         return [loss_record(self._name, None, reason, self.config.partition)]
 
-    def _write(self, records: list[Outgoing]) -> None:
+    def _write(self, records: list[Outgoing], size: int | None = None) -> None:
+        """`size` is that of their values, if it is known."""
         self._sent += len(records)
-        self._sent_bytes += sum(len(it.value or b"") for it in records)
-        self._sender.send_many(self.config.topic, records, self._delivered)
+        if size is None:
+            size = sum(len(it.value or b"") for it in records)
+        self._sent_bytes += size
+        refused = self._sender.send_many(self.config.topic, records, self._delivered)
+        for record, error in refused:
+            self._sent -= 1
+            self._sent_bytes -= len(record.value or b"")
+            self._put_back(record, error)
 
     def _delivered(self, record: Outgoing, error: KafkaError | None, _: Any) -> None:
-        """Called by the producer's thread, or at once."""
-        is_alone, self._is_alone = self._is_alone, False
+        """Called by the producer's thread."""
         if error is None:
             self._count_written()
+            self._is_alone = False
             self._error = None
-        elif status_of(error) not in _REFUSED:
+        else:
+            self._put_back(record, error)
+        self._settled_bytes += len(record.value or b"")
+        self._settled += 1
+
+    def _put_back(self, record: Outgoing, error: KafkaError) -> None:
+        """Keep a record that was not taken: to be sent again, alone, or to be given up."""
+        is_alone, self._is_alone = self._is_alone, False
+        if status_of(error) not in _REFUSED:
             self._error = error.str()
             self._again.append(record)
         elif not is_alone:
             self._alone.append(record)
         else:
             self._refused.append((record, error.str()))
-        self._settled_bytes += len(record.value or b"")
-        self._settled += 1
 
     def _is_full(self, part: float = 1.0) -> bool:
         return (
