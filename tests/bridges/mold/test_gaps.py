@@ -59,7 +59,8 @@ def test_next_session_ends_the_one_before() -> None:
     ordered = Ordered()
     ordered.take(packet(1), 0.0)
     ordered.take(packet(4), 0.0)
-    found = ordered.take(packet(1, 2, TWO), 0.0)
+    assert ordered.take(packet(1, 2, TWO), 0.0) == []
+    found = ordered.take(Packet(TWO, 3), 0.0)  # a heartbeat
     assert numbers(found) == [(2, 3), 4, 1, 2]
     assert isinstance(found[0], Gap)
     assert found[0].reason == "the session ended"
@@ -67,9 +68,10 @@ def test_next_session_ends_the_one_before() -> None:
 
 def test_next_session_is_received_from_its_beginning() -> None:
     ordered = Ordered(ONE, 7)
+    assert ordered.take(packet(49, session=TWO), 0.0) == []
     assert ordered.take(packet(50, session=TWO), 0.0) == []
-    assert ordered.requests(1.0) == [(1, 49)]
-    assert numbers(ordered.expire(GIVE_UP_SECONDS)) == [(1, 49), 50]
+    assert ordered.requests(1.0) == [(1, 48)]
+    assert numbers(ordered.expire(GIVE_UP_SECONDS)) == [(1, 48), 49, 50]
     # What is late of the session before changes nothing.
     assert ordered.take(packet(6), 3.0) == []
     assert ordered.take(Packet(ONE, 7, (), True), 3.0) == []
@@ -77,6 +79,21 @@ def test_next_session_is_received_from_its_beginning() -> None:
     # A session that goes on is continued where it was left.
     assert numbers(ordered.take(packet(7), 3.0)) == [7]
     assert numbers(ordered.take(packet(51, session=TWO), 3.0)) == [51]
+
+
+def test_stray_packets_do_not_end_a_session() -> None:
+    ordered = Ordered()
+    ordered.take(packet(1), 0.0)
+    ordered.take(packet(3), 0.0)
+    for number in range(40):  # more than the sessions that are kept
+        assert ordered.take(packet(7, session=session_of(f"stray {number}")), 0.0) == []
+    assert ordered.take(packet(2**60, session=session_of("stray 39")), 0.0) == []  # not behind it
+    assert ordered.strays == 40
+    assert numbers(ordered.take(packet(2), 0.0)) == [2, 3]
+    # Another session is received from its first packet on, whatever comes of the old one meanwhile.
+    assert ordered.take(packet(1, session=TWO), 1.0) == []
+    assert numbers(ordered.take(packet(4), 1.0)) == [4]
+    assert numbers(ordered.take(packet(2, session=TWO), 60.0)) == [1, 2]
 
 
 def test_one_packet_far_ahead_is_not_believed() -> None:

@@ -50,6 +50,8 @@ class Ordered:
         self.repeated = 0
         self.refused = 0  # packets with a number that cannot be
         self._suspect: int | None = None  # the number of the last one
+        self.strays = 0  # packets of sessions of which nothing else came
+        self._held: Packet | None = None  # the first of another session
         self._ended: OrderedDict[bytes, int] = OrderedDict()  # what was expected next in each
         self._waiting: dict[int, tuple[bytes, float]] = {}  # with the time when each came
         self._waiting_bytes = 0
@@ -60,22 +62,20 @@ class Ordered:
     def take(self, packet: Packet, now: float) -> list[Message | Gap]:
         """What follows from a packet, in order."""
         found: list[Message | Gap] = []
+        packets = [packet]
         if packet.session != self.session:
             if packet.sequence + len(packet.messages) <= self._ended.get(packet.session, -1):
                 self.repeated += len(packet.messages)  # late, of a session that has ended
                 return []
-            found += self._begin(packet)
+            packets = self._believed(packet)
+            if not packets:
+                return []
+            found += self._begin(packets[0])
         elif self._is_implausible(packet):
             self.refused += 1
             return []
-        assert self.expected is not None
-        for sequence, data in enumerate(packet.messages, packet.sequence):
-            if sequence < self.expected or sequence in self._waiting:
-                self.repeated += 1
-            else:
-                self._waiting[sequence] = (data, now)
-                self._waiting_bytes += len(data)
-        self._ahead = max(self._ahead, packet.sequence + len(packet.messages))
+        for each in packets:
+            self._keep(each, now)
         found += self._ready(now)
         while len(self._waiting) > WAITING_MAX or self._waiting_bytes > WAITING_BYTES_MAX:
             found += self._skip("too many messages behind it", now)
@@ -117,6 +117,30 @@ class Ordered:
         while self._missing_since is not None and now - self._missing_since >= GIVE_UP_SECONDS:
             found += self._skip("not received in time", now)
         return found
+
+    def _believed(self, packet: Packet) -> list[Packet]:
+        """What is known of a session, if its first packet is not the only one: a stray packet would
+        end the session that goes on. Sessions that were known before are believed at once."""
+        if self.session is None or packet.session in self._ended:
+            return [packet]
+        held, self._held = self._held, packet
+        if held is None:
+            return []
+        if held.session == packet.session and abs(packet.sequence - held.sequence) <= JUMP_MAX:
+            self._held = None
+            return [held, packet]
+        self.strays += 1
+        return []
+
+    def _keep(self, packet: Packet, now: float) -> None:
+        assert self.expected is not None
+        for sequence, data in enumerate(packet.messages, packet.sequence):
+            if sequence < self.expected or sequence in self._waiting:
+                self.repeated += 1
+            else:
+                self._waiting[sequence] = (data, now)
+                self._waiting_bytes += len(data)
+        self._ahead = max(self._ahead, packet.sequence + len(packet.messages))
 
     def _begin(self, packet: Packet) -> list[Message | Gap]:
         """Another session: nothing more comes of the one before."""

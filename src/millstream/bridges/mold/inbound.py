@@ -135,10 +135,13 @@ class Inbound:
                 reason = str(bad)
                 self._counts.add("mold_bad_packets", stream=self._config.name, reason=reason)
                 continue
-            refused = self._ordered.refused
+            refused, strays = self._ordered.refused, self._ordered.strays
             self._write(self._ordered.take(packet, time.monotonic()))
             if self._ordered.refused > refused:
                 reason = "implausible sequence"
+                self._counts.add("mold_bad_packets", stream=self._config.name, reason=reason)
+            if self._ordered.strays > strays:
+                reason = "only packet of its session"
                 self._counts.add("mold_bad_packets", stream=self._config.name, reason=reason)
 
     def _ask(self, now: float) -> None:
