@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, field, replace
-from datetime import UTC, datetime
+from dataclasses import asdict, replace
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from millstream.admin import reset
-from millstream.admin.errors import InvalidArgument, OperationFailed
 from millstream.admin.groups import (
     SHARE,
     GroupDescription,
@@ -25,33 +21,23 @@ from millstream.admin.groups import (
     member_counts,
 )
 from millstream.admin.lag import GroupLag, PartitionLag, group_lag, group_lags, timestamps_of
-from millstream.admin.reset import Move, Target
 from millstream.client.cluster import Cluster
 from millstream.console import charts
 from millstream.console.actions import Form, act, check_typed, command, post
 from millstream.console.answers import page
 from millstream.console.charts import Chart, ChartData
+from millstream.console.group_resets import Resettable
 from millstream.console.lists import Listed, Wanted, listed
 from millstream.console.pages.overview import range_of
 from millstream.console.paths import link
 from millstream.console.sampler import Sampler, sampler_of
 from millstream.console.samples import Sample
 from millstream.console.trends import Trend, lag_trend
-from millstream.console.zones import in_full
 from millstream.models import dataclass
 from millstream.partitions import TopicPartition
 
 LIVE_SECONDS = 3.0
 UNREAD_READ_MAX = 1000  # oldest unread records that are read to sort a list by their age
-TARGETS = (
-    ("earliest", "the beginning"),
-    ("latest", "the end"),
-    ("datetime", "a point in time"),
-    ("duration", "a time ago"),
-    ("offset", "an offset"),
-    ("shift", "a number of records from here"),
-    ("current", "where it is, moved into range"),
-)
 
 
 @dataclass(frozen=True)
@@ -96,28 +82,6 @@ class GroupPage:
     range: str
     charts: tuple[Chart, ...]
     history: Mapping[str, ChartData]
-
-
-@dataclass(frozen=True)
-class ResetPage:
-    """A reset: what is asked for, and what it would do."""
-
-    group: str
-    members: int
-    topics: tuple[str, ...]
-    target: str
-    value: str
-    scope: tuple[str, ...]
-    moves: tuple[Move, ...] = ()
-    reread: int = 0
-    skipped: int = 0
-    problem: str = ""
-    command: str = ""
-    targets: tuple[tuple[str, str], ...] = field(default=TARGETS)
-    path: str = ""  # of the group's page
-    action: str = ""
-    now_title: str = "Committed"
-    submit: str = "Reset offsets"
 
 
 # The list
@@ -276,140 +240,18 @@ async def delete(request: Request, form: Form) -> Response:
     )
 
 
-# Reset
-
-
-def now() -> datetime:
-    """With the time zone of the console; points in time have one (`value_of`)."""
-    return datetime.now(UTC).astimezone()
-
-
-def value_of(kind: str, fields: Mapping[str, str] | Form) -> str:
-    """What is typed beside the target; a point in time with its zone."""
-    value = (fields.get("value") or "").strip()
-    if kind != "datetime" or not value:
-        return value
-    with suppress(InvalidArgument):  # said where it is used
-        return in_full(value, fields.get("zone") or "", now())
-    return value
-
-
-def parse_target(kind: str, value: str) -> Target:
-    """What the form asks for. Raises `InvalidArgument`."""
-    if kind == "earliest":
-        return Target(earliest=True)
-    if kind == "latest":
-        return Target(latest=True)
-    if kind == "current":
-        return Target(current=True)
-    if not value:
-        raise InvalidArgument("say where to: the value is missing")
-    if kind == "datetime":
-        return Target(moment=value)
-    if kind == "duration":
-        return Target(span_ago=value)
-    if kind in ("offset", "shift"):
-        try:
-            number = int(value)
-        except ValueError:
-            raise InvalidArgument(f"{value!r} is not a whole number") from None
-        if kind == "shift":
-            return Target(shift=number)
-        if number < 0:
-            raise InvalidArgument("an offset is not negative")
-        return Target(offset=number)
-    raise InvalidArgument(f"unknown target {kind!r}")
-
-
-def reset_arguments(group: str, scope: Sequence[str], target: Target) -> list[str]:
-    """The arguments of the same reset on the command line."""
-    where = [part for it in scope for part in ("--topic", it)] if scope else ["--all-topics"]
-    return ["group", "reset", group, *where, *target.options(), "--execute"]
-
-
-def load_reset(
-    cluster: Cluster, group: str, kind: str, value: str, scope: Sequence[str], request: Request
-) -> ResetPage:
-    description = describe_group(cluster, group)
-    committed = committed_offsets(cluster, group)
-    assigned = {topic for topic, _ in description.readers}
-    topics = tuple(sorted({topic for topic, _ in committed} | assigned))
-    empty = ResetPage(
-        group,
-        len(description.members),
-        topics,
-        kind,
-        value,
-        tuple(scope),
-        path=link("groups", group),
-        action=link("groups", group, "reset"),
-    )
-    if not kind:
-        return empty
-    return preview(cluster, empty, committed, request)
-
-
-def preview(
-    cluster: Cluster, asked: ResetPage, committed: dict[tuple[str, int], int], request: Request
-) -> ResetPage:
-    """With what the reset would do, or why it cannot be done."""
-    try:
-        target = parse_target(asked.target, asked.value)
-        places = reset.parse_scope(cluster, asked.scope, not asked.scope, committed)
-        moves = tuple(reset.plan(cluster, committed, places, target, now()))
-    except OperationFailed as error:
-        return replace(asked, problem=str(error))
-    differences = [it.difference for it in moves if it.difference is not None]
-    return replace(
-        asked,
-        moves=moves,
-        reread=-sum(it for it in differences if it < 0),
-        skipped=sum(it for it in differences if it > 0),
-        command=command(request, *reset_arguments(asked.group, asked.scope, target)),
-    )
-
-
-async def ask_reset(request: Request) -> Response:
-    group, query = request.path_params["name"], request.query_params
-    kind = query.get("target", "")
-    value = value_of(kind, query)
-    scope = [it for it in query.getlist("topic") if it]
-    return await page(
-        request,
-        "group_reset.html",
-        lambda cluster: load_reset(cluster, group, kind, value, scope, request),
-    )
-
-
-def do_reset(cluster: Cluster, group: str, target: Target, scope: Sequence[str]) -> int:
-    committed = committed_offsets(cluster, group)
-    places = reset.parse_scope(cluster, scope, not scope, committed)
-    moves = reset.plan(cluster, committed, places, target, now())
-    commit_offsets(cluster, group, {(it.topic, it.partition): it.target for it in moves})
-    return len(moves)
-
-
-async def apply_reset(request: Request, form: Form) -> Response:
-    group = request.path_params["name"]
-    kind = form.get("target")
-    target = parse_target(kind, value_of(kind, form))
-    scope = [it for it in form.all("topic") if it]
-    return await act(
-        request,
-        do_reset,
-        group,
-        target,
-        scope,
-        done=lambda count: f"Group {group}: {count} offsets are reset.",
-        command=command(request, *reset_arguments(group, scope, target)),
-        back=link("groups", group),
-    )
-
-
+RESETS = Resettable(
+    "groups",
+    describe_group,
+    committed_offsets,
+    commit_offsets,
+    now_title="Committed",
+    submit="Reset offsets",
+    done=lambda group, count: f"Group {group}: {count} offsets are reset.",
+)
 ROUTES = [
     Route("/groups", show),
     Route("/groups/{name:name}", one),
-    Route("/groups/{name:name}/reset", ask_reset),
-    post("/groups/{name:name}/reset", apply_reset),
+    *RESETS.routes(),
     post("/groups/{name:name}/delete", delete),
 ]

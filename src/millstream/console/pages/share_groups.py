@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from millstream.admin import reset
 from millstream.admin.groups import GroupDescription, delete_group
 from millstream.admin.lag import GroupLag
 from millstream.admin.numbers import decimal
-from millstream.admin.reset import Target
 from millstream.admin.settings import Resource, settings_of
 from millstream.admin.share_groups import (
     Delivery,
@@ -32,17 +30,9 @@ from millstream.console import charts
 from millstream.console.actions import Form, act, check_typed, command, post
 from millstream.console.answers import page
 from millstream.console.charts import Chart, ChartData
+from millstream.console.group_resets import Resettable
 from millstream.console.lists import Listed, Wanted, listed
-from millstream.console.pages.groups import (
-    LIVE_SECONDS,
-    ResetPage,
-    current_lags,
-    now,
-    parse_target,
-    preview,
-    reset_arguments,
-    value_of,
-)
+from millstream.console.pages.groups import LIVE_SECONDS, current_lags
 from millstream.console.pages.overview import range_of
 from millstream.console.paths import link
 from millstream.console.sampler import Sampler, sampler_of
@@ -256,71 +246,20 @@ async def delete(request: Request, form: Form) -> Response:
     )
 
 
-# Reset
-
-
-def load_reset(
-    cluster: Cluster, group: str, kind: str, value: str, scope: Sequence[str], request: Request
-) -> ResetPage:
-    description = describe_share_group(cluster, group)
-    starts = start_offsets(cluster, group)
-    assigned = {topic for topic, _ in description.readers}
-    asked = ResetPage(
-        group,
-        len(description.members),
-        tuple(sorted({topic for topic, _ in starts} | assigned)),
-        kind,
-        value,
-        tuple(scope),
-        path=link("share-groups", group),
-        action=link("share-groups", group, "reset"),
-        now_title="Start",
-        submit="Reset the start",
-    )
-    return preview(cluster, asked, starts, request) if kind else asked
-
-
-async def ask_reset(request: Request) -> Response:
-    group, query = request.path_params["name"], request.query_params
-    kind = query.get("target", "")
-    value = value_of(kind, query)
-    scope = [it for it in query.getlist("topic") if it]
-    return await page(
-        request,
-        "group_reset.html",
-        lambda cluster: load_reset(cluster, group, kind, value, scope, request),
-    )
-
-
-def do_reset(cluster: Cluster, group: str, target: Target, scope: Sequence[str]) -> int:
-    starts = start_offsets(cluster, group)
-    places = reset.parse_scope(cluster, scope, not scope, starts)
-    moves = reset.plan(cluster, starts, places, target, now())
-    alter_start_offsets(cluster, group, {(it.topic, it.partition): it.target for it in moves})
-    return len(moves)
-
-
-async def apply_reset(request: Request, form: Form) -> Response:
-    group = request.path_params["name"]
-    kind = form.get("target")
-    target = parse_target(kind, value_of(kind, form))
-    scope = [it for it in form.all("topic") if it]
-    return await act(
-        request,
-        do_reset,
-        group,
-        target,
-        scope,
-        done=lambda count: f"Share group {group} starts at its new offsets in {count} partitions.",
-        command=command(request, *reset_arguments(group, scope, target)),
-        back=link("share-groups", group),
-    )
-
-
+RESETS = Resettable(
+    "share-groups",
+    describe_share_group,
+    start_offsets,
+    alter_start_offsets,
+    now_title="Start",
+    submit="Reset the start",
+    done=lambda group, count: (
+        f"Share group {group} starts at its new offsets in {count} partitions."
+    ),
+)
 ROUTES = [
     Route("/share-groups", show),
     Route("/share-groups/{name:name}", one),
-    Route("/share-groups/{name:name}/reset", ask_reset),
-    post("/share-groups/{name:name}/reset", apply_reset),
+    *RESETS.routes(),
     post("/share-groups/{name:name}/delete", delete),
 ]
