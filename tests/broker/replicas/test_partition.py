@@ -156,43 +156,6 @@ def test_append_tells_its_time_where_the_topic_stamps_it() -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize(
-    ("epoch", "error"),
-    [
-        (-1, None),
-        (5, None),
-        (4, ErrorCode.FENCED_LEADER_EPOCH),
-        (6, ErrorCode.UNKNOWN_LEADER_EPOCH),
-    ],
-)
-def test_leader_epoch_of_a_client_must_be_ours(epoch: int, error: ErrorCode | None) -> None:
-    async def scenario(leader: Leader) -> None:
-        partition = leader.partition(leader_epoch=5)
-        if error is None:
-            partition.check_leader_epoch(epoch)
-            return
-        with pytest.raises(ApiError) as refusal:
-            partition.check_leader_epoch(epoch)
-        assert refusal.value.code is error
-
-    run(scenario)
-
-
-def test_diverging_epoch_is_where_the_client_went_another_way() -> None:
-    async def scenario(leader: Leader) -> None:
-        partition = leader.partition(leader_epoch=1)
-        partition.append(leader.batch(b"a", b"b"), acks=ACKS_LEADER)
-        partition.begin_epoch(3)
-        partition.append(leader.batch(b"c"), acks=ACKS_LEADER)
-        assert partition.diverging_epoch(-1, 99) is None
-        assert partition.diverging_epoch(1, 2) is None
-        assert partition.diverging_epoch(1, 3) == (1, 2)
-        assert partition.diverging_epoch(2, 2) == (1, 2)
-        assert partition.end_of_epoch(3) == (3, 3)
-
-    run(scenario)
-
-
 def test_records_are_deleted_up_to_the_high_watermark_and_not_beyond() -> None:
     async def scenario(leader: Leader) -> None:
         partition = leader.partition()
