@@ -37,6 +37,8 @@ class DeliveryState(IntEnum):
 
 
 DONE = (DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED)
+# Of a record that waits for its next attempt: in answers to tools, never persisted.
+DELAYED = 10
 
 
 class SharePartitionKey(NamedTuple):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.broker.handlers._rights import require_group, split_topics
 from millstream.broker.services import RequestContext
 from millstream.broker.sharing.acknowledging import require_share_groups
-from millstream.coordination.share_state import SharePartitionKey, StateBatch
+from millstream.coordination.share_state import DELAYED, SharePartitionKey, StateBatch
 from millstream.errors import ApiError, ErrorCode
 from millstream.security.acls import Operation
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from millstream.broker.sharing.leader import InFlight
     from millstream.protocol.messages import Fields
     from millstream.protocol.own.describe_share_partitions import DescribeSharePartitionsRequest
-
-DELAYED = 10
 
 
 async def describe_share_partitions(

@@ -15,6 +15,7 @@ from millstream.broker.peers.peers import CLIENT_ID_PREFIX
 from millstream.broker.services import RequestContext
 from millstream.config.setting import LONG_MAX
 from millstream.coordination.share_state import (
+    DELAYED,
     NO_LEADER_EPOCH,
     SharePartitionKey,
     ShareState,
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from kio.schema.read_share_group_state.v0.request import ReadShareGroupStateRequest
 
     from millstream.protocol.messages import Fields
-
-DELAYED = 10
 
 
 async def read_share_group_state(
