@@ -15,13 +15,11 @@ from __future__ import annotations
 
 import platform
 import time
-import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from millstream.client.cluster import Cluster
-from millstream.connect.sinks.config import refuse_unknown
 from millstream.errors import ConfigError, MillstreamError
 from millstream.excision.documents import DerivedPlan, Job, Receipt, Selector
 from millstream.excision.history import History, Report
@@ -41,6 +39,11 @@ class Places(NamedTuple):
 
 def read_places(file: Path) -> Places:
     """Raises `ConfigError`."""
+    # Here, since the console, which is limited in memory, reads no such files.
+    import tomllib
+
+    from millstream.connect.sinks.config import refuse_unknown
+
     try:
         given = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
