@@ -63,3 +63,26 @@ class Loop:
             if self._stopping.wait(pause):
                 return
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
+
+
+class Part:
+    """What runs in `loops`, from `start` to `stop`."""
+
+    stop_seconds_max: float | None = None  # for each loop
+
+    def __init__(self) -> None:
+        self._stopping = threading.Event()
+        self.loops: list[Loop] = []
+
+    def start(self) -> None:
+        for loop in self.loops:
+            loop.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        for loop in self.loops:
+            loop.join(self.stop_seconds_max)
+        self._close()
+
+    def _close(self) -> None:
+        """Close what it opened."""

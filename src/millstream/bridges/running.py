@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from millstream.bridges.config import BridgeConfig, HttpConfig
 from millstream.bridges.counts import Counts
-from millstream.bridges.loops import Loop
+from millstream.bridges.loops import Loop, Part
 from millstream.bridges.sending import Sender
 from millstream.bridges.statsd.receiver import Receiver
 from millstream.metrics.threaded import MetricsThread
@@ -55,10 +55,8 @@ class Bridge:
         undo.callback(sender.close)
         for statsd in self.config.statsd:
             receiver = Receiver(statsd, sender, self.counts)
-            undo.callback(receiver.stop)
-            receiver.start()
+            self._start(undo, receiver)
             self.receivers.append(receiver)
-            self.loops += receiver.loops
         if self.config.mold_in or self.config.mold_out:
             self._open_mold(undo, sender)
         if self.config.zeromq_in or self.config.zeromq_out:
@@ -69,10 +67,13 @@ class Bridge:
             from millstream.bridges.webhooks.endpoint import Endpoint
 
             endpoint = Endpoint(webhook, settings, self.counts)
-            undo.callback(endpoint.stop)
-            endpoint.start()
+            self._start(undo, endpoint)
             self.endpoints.append(endpoint)
-            self.loops += endpoint.loops
+
+    def _start(self, undo: contextlib.ExitStack, part: Part) -> None:
+        undo.callback(part.stop)
+        part.start()
+        self.loops += part.loops
 
     def _open_http(self, undo: contextlib.ExitStack, sender: Sender, config: HttpConfig) -> None:
         from millstream.bridges.http.app import Gateway
@@ -106,9 +107,7 @@ class Bridge:
             *(Outbound(it, settings, self.counts) for it in self.config.mold_out),
         ]
         for stream in streams:
-            undo.callback(stream.stop)
-            stream.start()
-            self.loops += stream.loops
+            self._start(undo, stream)
 
     def _open_zeromq(self, undo: contextlib.ExitStack, sender: Sender) -> None:
         from millstream.bridges.zeromq.inbound import Inbound
@@ -117,16 +116,12 @@ class Bridge:
         settings = self.config.client_settings
         for into in self.config.zeromq_in:
             inbound = Inbound(into, settings, sender, self.counts)
-            undo.callback(inbound.stop)
-            inbound.start()
+            self._start(undo, inbound)
             self.zeromq_in.append(inbound)
-            self.loops += inbound.loops
         for out in self.config.zeromq_out:
             outbound = Outbound(out, settings, self.counts)
-            undo.callback(outbound.stop)
-            outbound.start()
+            self._start(undo, outbound)
             self.zeromq_out.append(outbound)
-            self.loops += outbound.loops
 
     def problems(self) -> list[str]:
         """What keeps it from being ready."""

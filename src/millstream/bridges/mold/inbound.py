@@ -22,7 +22,7 @@ from millstream.admin.outgoing import Outgoing
 from millstream.bridges.config import MoldInConfig
 from millstream.bridges.counts import Counts
 from millstream.bridges.http.shapes import Written
-from millstream.bridges.loops import Loop
+from millstream.bridges.loops import Loop, Part
 from millstream.bridges.mold.gaps import Gap, Message, Ordered
 from millstream.bridges.mold.packets import BadPacket, Request, encode_request, parse_packet
 from millstream.bridges.mold.sockets import receiving
@@ -71,7 +71,7 @@ def last_position(settings: Mapping[str, Any], topic: str) -> tuple[bytes | None
     return None, None
 
 
-class Inbound:
+class Inbound(Part):
     """Listens when it is made; receives from `start` to `stop`. `is_lost` drops packets, for
     tests."""
 
@@ -83,6 +83,7 @@ class Inbound:
         counts: Counts,
         is_lost: Callable[[bytes], bool] = lambda _: False,
     ) -> None:
+        super().__init__()
         self._config = config
         self._sender = sender
         self._counts = counts
@@ -93,20 +94,12 @@ class Inbound:
         self._answers = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         for each in (self._stream, self._answers):
             each.setblocking(False)
-        self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._refused: list[Gap] = []  # what the cluster did not take
         self._report_at = 0.0
         self.loops = [Loop(f"mold {config.name}", self._run, self._stopping, counts)]
 
-    def start(self) -> None:
-        for loop in self.loops:
-            loop.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        for loop in self.loops:
-            loop.join()
+    def _close(self) -> None:
         self._stream.close()
         self._answers.close()
 

@@ -7,7 +7,6 @@ kept. Offsets without a record (of compaction, transactions, excision) are messa
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,7 +15,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, TopicPartiti
 
 from millstream.bridges.config import MoldOutConfig
 from millstream.bridges.counts import Counts
-from millstream.bridges.loops import Loop
+from millstream.bridges.loops import Loop, Part
 from millstream.bridges.mold.packets import (
     MESSAGE_BYTES_MAX,
     BadPacket,
@@ -38,10 +37,11 @@ ANSWER_BYTES_PER_SECOND = 4 * 1024 * 1024  # to one address
 FILLERS_MAX = 10_000  # of one hole
 
 
-class Outbound:
+class Outbound(Part):
     """Publishes from `start` to `stop`."""
 
     def __init__(self, config: MoldOutConfig, settings: Mapping[str, Any], counts: Counts) -> None:
+        super().__init__()
         self._config = config
         self._counts = counts
         self._session = session_of(config.session)
@@ -61,7 +61,6 @@ class Outbound:
         if self._requests is not None:
             self._requests.settimeout(POLL_SECONDS)
             self.requests_address = "{}:{}".format(*self._requests.getsockname()[:2])
-        self._stopping = threading.Event()
         self._budget = Budget()
         self._sequence: int | None = None  # of the next message
         name = f"mold {config.name}"
@@ -69,14 +68,7 @@ class Outbound:
         if self._requests is not None:
             self.loops.append(Loop(f"{name} requests", self._serve, self._stopping, counts))
 
-    def start(self) -> None:
-        for loop in self.loops:
-            loop.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        for loop in self.loops:
-            loop.join()
+    def _close(self) -> None:
         self._out.close()
         if self._requests is not None:
             self._requests.close()

@@ -17,7 +17,7 @@ import time
 from millstream.bridges.config import StatsdConfig
 from millstream.bridges.counts import Counts
 from millstream.bridges.http.shapes import Written
-from millstream.bridges.loops import Loop
+from millstream.bridges.loops import Loop, Part
 from millstream.bridges.sending import Sender
 from millstream.bridges.statsd._packets import PacketRing
 from millstream.bridges.statsd.intervals import Intervals, loss_record, sample_record
@@ -34,10 +34,11 @@ QUIET_SECONDS = 0.05
 _log = logging.getLogger(__name__)
 
 
-class Receiver:
+class Receiver(Part):
     """Listens when it is made; reads from `start` to `stop`."""
 
     def __init__(self, config: StatsdConfig, sender: Sender, counts: Counts) -> None:
+        super().__init__()
         self._config = config
         self._sender = sender
         self._counts = counts
@@ -45,7 +46,6 @@ class Receiver:
         self._dropped = 0
         self._lock = threading.Lock()
         self._unreported = [0, 0]  # packets the kernel dropped, records the cluster did not take
-        self._stopping = threading.Event()
         self._socket = _bind(config)
         self._ring = PacketRing(RING_BYTES)
         self.address = "{}:{}".format(*self._socket.getsockname()[:2])
@@ -60,8 +60,7 @@ class Receiver:
             _log.warning(
                 "statsd %s: packets dropped by the kernel cannot be counted here", self._config.name
             )
-        for loop in self.loops:
-            loop.start()
+        super().start()
 
     def stop(self) -> None:
         """Read what the socket has, and write the last interval."""

@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 
 from millstream.bridges.config import WebhookConfig
 from millstream.bridges.counts import Counts
-from millstream.bridges.loops import Loop
+from millstream.bridges.loops import Loop, Part
 from millstream.bridges.webhooks.attempts import (
     AGAIN_SECONDS,
     Answer,
@@ -86,8 +86,10 @@ def prepare(config: WebhookConfig, client: dict[str, str]) -> list[str]:
     return refused
 
 
-class Endpoint:
+class Endpoint(Part):
     """Runs in a thread from `start` to `stop`."""
+
+    stop_seconds_max = STOP_SECONDS_MAX
 
     def __init__(
         self,
@@ -100,6 +102,7 @@ class Endpoint:
         poll_seconds: float = POLL_SECONDS,
         clock: Clock | None = None,
     ) -> None:
+        super().__init__()
         self.config = config
         self.is_gone = False
         self._client = client
@@ -110,19 +113,12 @@ class Endpoint:
         self._clock = clock or SystemClock()
         self._circuit = Circuit()
         self._lock = threading.Lock()
-        self._stopping = threading.Event()
         self.loops = [Loop(f"webhook {config.name}", self._run, self._stopping, counts)]
 
     def start(self) -> None:
         for name in prepare(self.config, self._client):
             _log.warning("webhook %s: the cluster refused %s", self.config.name, name)
-        for loop in self.loops:
-            loop.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        for loop in self.loops:
-            loop.join(STOP_SECONDS_MAX)
+        super().start()
 
     def _now(self) -> float:
         return self._clock.monotonic_ms() / 1000

@@ -9,7 +9,6 @@ its clients refuses others; its socket never sees their messages.
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 
 import zmq
@@ -17,34 +16,27 @@ from zmq.auth.thread import ThreadAuthenticator
 
 from millstream.bridges.config import CurveConfig, ZeromqInConfig, ZeromqOutConfig
 from millstream.bridges.counts import Counts
-from millstream.bridges.loops import Loop
+from millstream.bridges.loops import Loop, Part
 from millstream.errors import MillstreamError
 
 LINGER_MS = 5_000  # what was sent may still go out when the bridge stops
 TYPES = {"sub": zmq.SUB, "pull": zmq.PULL, "pub": zmq.PUB, "push": zmq.PUSH}
 
 
-class Stream(ABC):
+class Stream(Part, ABC):
     """A socket and its loop: listens when it is made, runs from `start` to `stop`. A loop that
     fails begins again, with the same socket."""
 
     def __init__(self, config: ZeromqInConfig | ZeromqOutConfig, counts: Counts) -> None:
+        super().__init__()
         self._name = config.name
         self._counts = counts
         self._keys = Keys(config.curve) if config.curve is not None else None
         self._socket = opened(config, self._keys)
         self.address = address_of(self._socket)
-        self._stopping = threading.Event()
         self.loops = [Loop(f"zeromq {config.name}", self._run, self._stopping, counts)]
 
-    def start(self) -> None:
-        for loop in self.loops:
-            loop.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        for loop in self.loops:
-            loop.join()
+    def _close(self) -> None:
         if self._keys is not None:
             self._keys.stop()
         close(self._socket)
