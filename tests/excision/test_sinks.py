@@ -18,8 +18,9 @@ from millstream.errors import ConfigError, MillstreamError
 from millstream.excision.documents import KEY, WHERE, DerivedPlan, Job, Selector
 from millstream.excision.history import History
 from millstream.excision.jobs import begin, finish
+from millstream.excision.looking import REBUILD, ROWS
 from millstream.excision.selection import Access, find_topic
-from millstream.excision.sinks import REBUILD, ROWS, plan_sink
+from millstream.excision.sinks import plan_sink
 from millstream.excision.verification import verify_receipt
 from tests.excision.conftest import ALICE, NUMBERS
 from tests.peers.patience import PATIENCE_SECONDS
@@ -175,6 +176,23 @@ def test_sinks_that_cannot_be_reached_are_refused_with_the_plan(scene: Scene) ->
     scene.lose_history()
     with pytest.raises(ConfigError, match="only for --key"):
         scene.plan(Selector(WHERE, b"true"))
+    scene.put("alice")
+    with pytest.raises(ConfigError, match="have the email of the value, which is not the key"):
+        scene.plan()  # a tombstone of "alice" would not delete the row of alice@example.org
     scene.file.write_text(scene.file.read_text().replace('"email"', '["name", "email"]', 1))
     with pytest.raises(ConfigError, match="does not tell the name, email of a row"):
         scene.plan()
+
+
+def test_row_whose_key_is_that_of_another_record_may_stay(scene: Scene) -> None:
+    """The key of a row comes from the value: "alice" is a city here, too."""
+    scene.declare(key="city")
+    scene.put("alice", "bob")
+    scene.put("carol", city="alice")
+    scene.follow()
+    job = scene.begin([scene.plan()])
+    receipt = finish(scene.cluster, job, timeout_seconds=PATIENCE_SECONDS, selector=ALICE)
+    assert scene.rows() == {"bob": "Bath", "carol": "alice"}
+    assert receipt.derived[0]["selected_after"]["customers"]["rows"] == 1
+    verified = verify_receipt(scene.cluster, receipt, selector=ALICE, access=scene.access)
+    assert verified.problems == []

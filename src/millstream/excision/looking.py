@@ -31,6 +31,7 @@ from millstream.excision.documents import (
     Undecidable,
 )
 
+REBUILD, ROWS = "rebuild", "rows of the key"  # how a sink is excised, see `sinks.py`
 BY_KEY, BY_PREDICATE = "by the key", "by the predicate"
 NO_SELECTOR = f"{NOT_SEARCHED}the key or predicate was not given"
 OFFSET, PARTITION = "__offset", "__partition"  # of changes, in sinks that keep these
@@ -221,15 +222,16 @@ def _rows_left(
     selector: Selector,
     found: Look,
 ) -> Iterator[str]:
-    """Rows that are selected and did not come from later records. A predicate may select a row of
-    another record, too, because a row has its fields in another form: the report counts these."""
+    """Rows that are selected and did not come from later records. A rebuilt table has nothing of
+    the records, but can have rows that are selected: the key of a row may come from the value, and
+    a predicate may select a row that has its fields in another form. The report counts these."""
     config = load_config(Path(plan.declared))
     for topic in config.topics:
         table = found.tables.get(topic.table)
         if table is None or not table.ids:
             continue
         known = report.get("selected_after", {}).get(topic.table)
-        if selector.kind != KEY and table.selected == known:
+        if plan.how == REBUILD and table.selected == known:
             continue
         here = {place: it for place, it in found.positions.items() if place.topic == topic.topic}
         later = later_records(cluster, job, topic.topic, here)

@@ -16,7 +16,7 @@ import platform
 from collections.abc import Sequence
 from pathlib import Path
 
-from millstream.admin.offsets import start_offsets
+from millstream.admin.offsets import end_offsets, start_offsets
 from millstream.admin.settings import Resource, settings_of
 from millstream.client.cluster import Cluster
 from millstream.connect.sinks.changes import Changes, decode_changes
@@ -32,9 +32,9 @@ from millstream.connect.sinks.runner import SinkRunner
 from millstream.connect.sinks.sink import Part, Run, Sink, Write
 from millstream.errors import ConfigError, MillstreamError
 from millstream.excision.documents import KEY, DerivedPlan, Job, Selector
-from millstream.excision.looking import later_records, row_key
+from millstream.excision.looking import REBUILD, ROWS, later_records, row_key
+from millstream.excision.selection import read_all
 
-REBUILD, ROWS = "rebuild", "rows of the key"
 ATTEMPTS = 20  # while the sink itself goes on
 
 
@@ -87,7 +87,32 @@ def _choose(
                 f"{', '.join(topic.key)} of a row of {topic.table}. Leave the sink out, and "
                 "delete its rows yourself"
             )
+        if _has_other_keys(cluster, config, topic, selector):
+            raise ConfigError(
+                f"sink {config.name}: {why}, and rows of {topic.table} have the "
+                f"{', '.join(topic.key)} of the value, which is not the key of the record. Leave "
+                "the sink out, and delete its rows yourself"
+            )
     return ROWS
+
+
+def _has_other_keys(
+    cluster: Cluster, config: SinkConfig, topic: TopicConfig, selector: Selector
+) -> bool:
+    """Whether records of the key are about rows of another key: a tombstone would miss these, and
+    delete others."""
+    parse = SinkRunner(config).parse
+    wanted = row_key(topic, selector)
+    partitions = cluster.retrying(lambda: cluster.topic(topic.topic)).partitions
+    places = [(topic.topic, index) for index in range(len(partitions))]
+    starts, ends = start_offsets(cluster, places), end_offsets(cluster, places)
+    for place in places:
+        read = read_all(cluster, *place, starts[place], ends[place], selector.text)
+        pairs = [(it.key, it.value) for it, _ in read if it is not None and it.key == selector.text]
+        changes = decode_changes(pairs, topic.key, topic.format, parse=parse, parse_key=parse)
+        if any(it.key != wanted for it in changes.changes):
+            return True
+    return False
 
 
 def lost_records(cluster: Cluster, topic: str) -> bool:

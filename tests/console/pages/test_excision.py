@@ -145,7 +145,10 @@ def test_running_job_and_what_cannot_be_read_are_shown(
 
 def test_reports_on_sinks_are_rows_and_what_is_no_report_is_left_out() -> None:
     report = {"kind": "sink", "name": "crm", "how": "deleted", "state": "done"}
+    searched = {"users": "by the key", "cities": "not searched: no column"}
     counts = {"rows_before": {"users": 3}, "rows_after": {"users": 2}, "left": 0}
+    report = {**report, "selected_by": searched}  # type: ignore[dict-item]
+    lines = ["users: 3 → 2", "cities: not searched: no column"]
     (row, plain) = excision.derived_rows([{**report, **counts}, "x", {"rows_before": 7, "left": 2}])
-    assert (row.kind, row.name, row.rows, row.left) == ("sink", "crm", ["users: 3 → 2"], "")
+    assert (row.kind, row.name, row.rows, row.left) == ("sink", "crm", lines, "")
     assert (plain.rows, plain.left) == ([], "2")

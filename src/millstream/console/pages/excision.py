@@ -24,7 +24,7 @@ from millstream.console.actions import Form, Refused, command, post
 from millstream.console.answers import page, render, wants_json
 from millstream.console.lists import Listed, Wanted, listed
 from millstream.console.sessions import Session, in_cluster, session_of
-from millstream.excision.documents import KEY, WHERE, Receipt, Selector, TopicPlan
+from millstream.excision.documents import KEY, NOT_SEARCHED, WHERE, Receipt, Selector, TopicPlan
 from millstream.excision.history import EXCISIONS, RECEIPTS
 from millstream.excision.ledger import Excision, Excisions, Ledger
 from millstream.excision.selection import Access, find_topic
@@ -272,7 +272,10 @@ def derived_rows(reports: Sequence[Any]) -> list[DerivedRow]:
             name=str(it.get("name", "")),
             how=str(it.get("how", "")),
             state=str(it.get("state", "")),
-            rows=_rows(it.get("rows_before"), it.get("rows_after")),
+            rows=[
+                *_rows(it.get("rows_before"), it.get("rows_after")),
+                *_not_searched(it.get("selected_by")),
+            ],
             left="" if it.get("left") in (None, 0, "", [], {}) else str(it["left"]),
         )
         for it in reports
@@ -284,6 +287,13 @@ def _rows(before: object, after: object) -> list[str]:
     if not isinstance(before, dict) or not isinstance(after, dict):
         return []
     return [f"{table}: {count} → {after.get(table, '?')}" for table, count in before.items()]
+
+
+def _not_searched(selected_by: object) -> list[str]:
+    """Tables whose rows could not be searched for those of the records, and why."""
+    if not isinstance(selected_by, dict):
+        return []
+    return [f"{table}: {how}" for table, how in selected_by.items() if NOT_SEARCHED in str(how)]
 
 
 def _list(value: object) -> list[Any]:
