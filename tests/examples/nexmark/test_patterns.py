@@ -88,6 +88,7 @@ def trino() -> Iterator[Trino]:
 
 @pytest.mark.slow
 @pytest.mark.java
+@pytest.mark.timeout(1200)  # for the first one: Trino has to be downloaded
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_answer_is_that_of_trino(trino: Trino, name: str) -> None:
     rows = bids()

@@ -17,7 +17,8 @@ from tests.peers.trino import Trino, TrinoError, running_trino
 from tests.pipelines.patterns.batches import SqlBatch, run_sql
 from tests.pipelines.patterns.published import CASES, Case
 
-pytestmark = [pytest.mark.slow, pytest.mark.java]
+# For the first one: Trino has to be downloaded.
+pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(1200)]
 
 # In this version of Trino, a running FIRST sees rows after the current one.
 WRONG = ("FIRST(value, 2)",)
