@@ -52,8 +52,10 @@ def start_millstream(
     *,
     port: int | None = None,
     wrapper: Sequence[str] = (),
+    arguments: Sequence[str] = (),
 ) -> Server:
-    """Start `millstream serve` on `data`; `wrapper` goes before the command (strace, prlimit).
+    """Start `millstream serve` on `data`, with more `arguments`; `wrapper` goes before the command
+    (strace, prlimit).
 
     What it prints goes to a file beside the data directory, `<data>.log`.
     """
@@ -64,7 +66,7 @@ def start_millstream(
     log_path = data.with_name(data.name + ".log")
     with log_path.open("ab") as log:
         process = subprocess.Popen(
-            [*wrapper, *map(str, command), *address, *options],
+            [*wrapper, *map(str, command), *address, *options, *arguments],
             stdout=log,
             stderr=log,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},

@@ -123,7 +123,8 @@ Workers = Annotated[
         *serving.WORKERS,
         metavar="N",
         help="Run N brokers that share the data directory, to use N cores. They listen on the "
-        "N ports after that of --listen, which all of them share.",
+        "N ports after that of --listen, which all of them share. 0: a single broker again, after "
+        "workers have used the directory.",
     ),
 ]
 

@@ -151,8 +151,8 @@ class LogDirectories:
         of_cluster = f"{names.CLUSTER_DIRECTORY}/{names.META_PROPERTIES}"
         if any(self._fs.exists(f"{path}/{name}") for name in (of_cluster, names.RESCALING)):
             raise StorageError(
-                f"{path} is the data directory of several workers: start them with --workers N, or "
-                "choose another directory"
+                f"{path} is the data directory of several workers: start them with --workers N, go "
+                "back to a single broker with --workers 0, or choose another directory"
             )
 
     def _lock(self, directory: LogDirectory) -> None:

@@ -232,6 +232,104 @@ def test_process_killed_at_every_step_can_be_completed(tmp_path: Path, was: int)
         step += 1
 
 
+# Back to a single broker
+
+
+def check_single(path: Path, topics: Mapping[str, int] = TOPICS, *, node_id: int = 1) -> None:
+    """Every partition is the single broker's, whole, and nothing of the workers is left."""
+    directories = LogDirectories.open([path], node_id=node_id)
+    assert directories.clean
+    metadata = LocalMetadata.open(directories, ManualClock(), snapshot_bytes=1 << 20)
+    image = metadata.image
+    assert {name: len(topic.partitions) for name, topic in image.topics.items()} == topics
+    assert image.brokers.keys() <= {node_id}
+    for name, topic in image.topics.items():
+        for index, partition in enumerate(topic.partitions):
+            assert partition.replicas == partition.isr == (partition.leader,) == (node_id,)
+            log = directories.logs[name, index]
+            assert log.topic_id == topic.id
+            assert log.log_start_offset == DELETED_BEFORE
+            assert directories.high_watermarks[name, index] == 2
+            data = log.read(1, max_bytes=1 << 20, end_offset=2, may_block=True)
+            assert decode_batch(data, 0)[1].value == f"{name}{index}".encode()
+    asyncio.run(metadata.close())
+    directories.close()
+    assert not (path / "workers").exists()
+    assert not list(path.glob("cluster/*"))
+    assert not [it for it in (path / "__cluster_metadata-0").iterdir() if it.is_dir()]
+
+
+def to_single(path: Path, fs: Any = FS, node_id: int = 1) -> None:
+    rescaling.prepare_single_broker(Layout(fs, [path]), node_id)
+
+
+@pytest.mark.parametrize("node_id", [1, 7])
+def test_workers_become_a_single_broker_and_workers_again(tmp_path: Path, node_id: int) -> None:
+    cluster_id = single_broker(tmp_path)
+    rescale(tmp_path, 3)
+    to_single(tmp_path, node_id=node_id)
+    check_single(tmp_path, node_id=node_id)
+    to_single(tmp_path, node_id=node_id)
+    check_single(tmp_path, node_id=node_id)
+    rescale(tmp_path, 2)
+    check(tmp_path, 2)
+    assert Layout(FS, [tmp_path]).cluster_id == cluster_id
+
+
+def test_directory_without_workers_is_left_alone(tmp_path: Path) -> None:
+    to_single(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    single_broker(tmp_path / "single")
+    to_single(tmp_path / "single", node_id=3)
+    check_single(tmp_path / "single")
+
+
+def test_workers_that_were_killed_do_not_become_a_single_broker(tmp_path: Path) -> None:
+    single_broker(tmp_path)
+    rescale(tmp_path, 2)
+    (tmp_path / "workers" / "2" / names.CLEAN_SHUTDOWN).unlink()
+    with pytest.raises(StorageError, match="start with --workers 2, stop, and try again"):
+        to_single(tmp_path)
+    assert Layout(FS, [tmp_path]).workers == 2
+
+
+def kill_on_the_way_back(path: Path, step: int) -> bool:
+    """Returns whether the process was killed before it was done."""
+    topics = {"t": 2, "worker": 2}
+    single_broker(path, topics)
+    rescale(path, 2)
+    dying: Any = Process(FS, dies_at=step)
+    with suppress(Killed):
+        to_single(path, dying)
+    to_single(path)
+    check_single(path, topics)
+    return bool(dying.is_dead)
+
+
+def test_process_killed_on_the_way_back_can_be_completed(tmp_path: Path) -> None:
+    step = 11
+    while kill_on_the_way_back(tmp_path / str(step), step):
+        step += 53
+
+
+@pytest.mark.slow
+def test_process_killed_at_every_step_of_the_way_back_can_be_completed(tmp_path: Path) -> None:
+    step = 0
+    while kill_on_the_way_back(tmp_path / str(step), step):
+        step += 1
+
+
+def test_unfinished_way_back_is_completed_before_workers_start(tmp_path: Path) -> None:
+    single_broker(tmp_path)
+    rescale(tmp_path, 2)
+    with pytest.raises(Killed):
+        to_single(tmp_path, KilledAtTheEnd())
+    with pytest.raises(StorageError, match="--workers"):
+        LogDirectories.open([tmp_path])
+    rescale(tmp_path, 3)
+    check(tmp_path, 3)
+
+
 # Placement
 
 

@@ -1,7 +1,8 @@
 """Changing the number of workers, while none runs: partitions move to other workers.
 
 A partition's directory is renamed, within its data directory, and the metadata get its new replica.
-A single broker's directory becomes that of workers in the same way.
+A single broker's directory becomes that of workers in the same way, and that of workers a single
+broker's: the number is 0 then.
 
 Crash rule: `rescaling.json` lists all moves, with the offsets that the checkpoints of the old
 directories have for the moved partitions. It is durable before the first move and removed after the
@@ -22,7 +23,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from millstream.broker.metadata.shared import METADATA_DIRECTORY, SharedMetadata, read_image
+from millstream.broker.metadata.shared import (
+    METADATA_DIRECTORY,
+    SEEN_DIRECTORY,
+    SharedMetadata,
+    read_image,
+)
 from millstream.broker.workers.layout import Layout
 from millstream.coordination.cluster import ClusterImage
 from millstream.coordination.cluster_records import (
@@ -35,9 +41,12 @@ from millstream.errors import StorageError
 from millstream.partitions import TopicPartition
 from millstream.storage import names
 from millstream.storage.checkpoints import (
+    MetaProperties,
+    random_uuid,
     read_meta_properties,
     read_offsets,
     write_clean_shutdown,
+    write_meta_properties,
     write_offsets,
 )
 from millstream.storage.filesystem import FileSystem, read_file, replace_file
@@ -75,11 +84,12 @@ class Move:
 
 @dataclass(frozen=True)
 class Rescaling:
-    workers: int
-    was: int  # 0: a single broker
+    workers: int  # 0: a single broker
+    was: int  # likewise
     cluster_id: str
     placed: dict[str, list[int]]  # the worker of each partition, by topic
     moves: tuple[Move, ...]
+    node_id: int = 1  # of the single broker that it becomes
 
     def encode(self) -> bytes:
         return json.dumps({"version": VERSION, **asdict(self)}).encode()
@@ -121,18 +131,20 @@ def place(image: ClusterImage, workers: int) -> Placement:
     return placed
 
 
+def _place_on(image: ClusterImage, node_id: int) -> Placement:
+    return {
+        (name, index): node_id
+        for name, topic in image.topics.items()
+        for index in range(len(topic.partitions))
+    }
+
+
 def prepare(layout: Layout, workers: int) -> None:
     """Lay out the data directories for this many workers. Blocks; the caller has locked them.
 
     Raises `MillstreamError`, and changes nothing, if that is not possible now.
     """
-    fs = layout.fs
-    if fs.exists(layout.rescaling):
-        rescaling = Rescaling.decode(read_file(fs, layout.rescaling))
-        logger.warning(
-            "completing the change from %s to %d workers", _count(rescaling.was), rescaling.workers
-        )
-        execute(layout, rescaling)
+    _complete(layout)
     if layout.is_single_broker:
         _rescale(layout, 0, workers)
     elif layout.cluster_id is None:
@@ -145,18 +157,37 @@ def prepare(layout: Layout, workers: int) -> None:
         layout.prepare_worker(worker, cluster_id)
 
 
+def prepare_single_broker(layout: Layout, node_id: int) -> None:
+    """Make the data directories of workers those of a single broker with this id; leave others as
+    they are. Otherwise like `prepare`."""
+    _complete(layout)
+    if layout.cluster_id is not None:
+        _rescale(layout, layout.workers, 0, node_id)
+
+
+def _complete(layout: Layout) -> None:
+    """What was cut off, if anything was."""
+    if layout.fs.exists(layout.rescaling):
+        rescaling = Rescaling.decode(read_file(layout.fs, layout.rescaling))
+        logger.warning(
+            "completing the change from %s to %s",
+            *(_count(rescaling.was), _count(rescaling.workers)),
+        )
+        execute(layout, rescaling)
+
+
 def _count(workers: int) -> str:
-    return str(workers) if workers else "a single broker"
+    return f"{workers} workers" if workers else "a single broker"
 
 
-def _rescale(layout: Layout, was: int, workers: int) -> None:
-    rescaling = plan(layout, was, workers)
+def _rescale(layout: Layout, was: int, workers: int, node_id: int = 1) -> None:
+    rescaling = plan(layout, was, workers, node_id)
     layout.fs.make_directory(layout.cluster)
     replace_file(layout.fs, layout.rescaling, rescaling.encode())
     layout.fs.sync_directory(layout.cluster_root)
     logger.info(
-        "changing %s to %d workers: moving %d partitions",
-        *(_count(was), workers, len(rescaling.moves)),
+        "changing %s to %s: moving %d partitions",
+        *(_count(was), _count(workers), len(rescaling.moves)),
     )
     execute(layout, rescaling)
 
@@ -164,7 +195,7 @@ def _rescale(layout: Layout, was: int, workers: int) -> None:
 # Planning
 
 
-def plan(layout: Layout, was: int, workers: int) -> Rescaling:
+def plan(layout: Layout, was: int, workers: int, node_id: int = 1) -> Rescaling:
     """The moves to other workers. Changes nothing."""
     layout.check_stopped(was)
     sources = _sources(layout, was)
@@ -176,14 +207,18 @@ def plan(layout: Layout, was: int, workers: int) -> Rescaling:
                 f"start with {again}, stop, and try again"
             )
     metadata = layout.metadata if was else f"{layout.cluster_root}/{METADATA_DIRECTORY}"
-    placed = place(read_image(layout.fs, metadata), workers)
+    image = read_image(layout.fs, metadata)
+    placed = place(image, workers) if workers else _place_on(image, node_id)
     moves = [
-        move for path, root in sources.items() for move in _moves(layout.fs, path, root, placed)
+        move
+        for path, root in sources.items()
+        for move in _moves(layout.fs, path, root, placed, has_workers=workers > 0)
     ]
     by_topic: dict[str, list[int]] = {}
     for (topic, _), worker in sorted(placed.items()):
         by_topic.setdefault(topic, []).append(worker)
-    return Rescaling(workers, was, _cluster_id(layout, sources), by_topic, tuple(moves))
+    cluster_id = _cluster_id(layout, sources)
+    return Rescaling(workers, was, cluster_id, by_topic, tuple(moves), node_id)
 
 
 def _sources(layout: Layout, was: int) -> dict[str, str]:
@@ -209,14 +244,16 @@ def _cluster_id(layout: Layout, sources: Iterable[str]) -> str:
     return ids.pop()
 
 
-def _moves(fs: FileSystem, path: str, root: str, placed: Placement) -> Iterable[Move]:
+def _moves(
+    fs: FileSystem, path: str, root: str, placed: Placement, *, has_workers: bool
+) -> Iterable[Move]:
     offsets = {
         checkpoint: read_offsets(fs, f"{path}/{checkpoint}")
         for checkpoint in names.OFFSET_CHECKPOINTS
     }
     for topic, partition in _logs(fs, path):
         worker = placed.get((topic, partition))  # None: a stray, which stays
-        target = f"{root}/{names.WORKERS_DIRECTORY}/{worker}"
+        target = f"{root}/{names.WORKERS_DIRECTORY}/{worker}" if has_workers else root
         if worker is not None and target != path:
             own = {
                 checkpoint: entries[topic, partition]
@@ -246,14 +283,16 @@ def _has_logs(fs: FileSystem, path: str) -> bool:
 
 def execute(layout: Layout, rescaling: Rescaling) -> None:
     """All steps, those included that an earlier attempt has made."""
+    if not rescaling.workers:
+        _execute_to_single_broker(layout, rescaling)
+        return
     fs = layout.fs
+    single = f"{layout.cluster_root}/{METADATA_DIRECTORY}"
     if not rescaling.was:
-        _move_metadata(layout)
+        _move_metadata(layout, single, layout.metadata)
     for worker in range(1, rescaling.workers + 1):
         layout.prepare_worker(worker, rescaling.cluster_id)
-    for move in rescaling.moves:
-        if fs.exists(f"{move.source}/{move.name}"):
-            fs.rename(f"{move.source}/{move.name}", f"{move.target}/{move.name}")
+    _rename_logs(fs, rescaling.moves)
     paths = {path for move in rescaling.moves for path in (move.source, move.target)}
     if rescaling.was and layout.workers == rescaling.workers:
         # An earlier attempt was killed at its last step, which removes directories.
@@ -273,10 +312,48 @@ def execute(layout: Layout, rescaling: Rescaling) -> None:
     fs.sync_directory(layout.cluster)
 
 
-def _move_metadata(layout: Layout) -> None:
-    source = f"{layout.cluster_root}/{METADATA_DIRECTORY}"
+def _execute_to_single_broker(layout: Layout, rescaling: Rescaling) -> None:
+    fs = layout.fs
+    for root in layout.roots:
+        if read_meta_properties(fs, root) is None:
+            meta = MetaProperties(rescaling.node_id, rescaling.cluster_id, random_uuid())
+            write_meta_properties(fs, root, meta)
+    _rename_logs(fs, rescaling.moves)
+    paths = {path for move in rescaling.moves for path in (move.source, move.target)}
+    for path in sorted(filter(fs.exists, paths)):
+        fs.sync_directory(path)
+        _move_offsets(fs, path, rescaling.moves)
+    for root in layout.roots:
+        write_clean_shutdown(fs, root, -1)
+    if fs.exists(layout.metadata):  # else it was moved when the process was killed
+        _commit(layout, rescaling)
+        if fs.exists(f"{layout.metadata}/{SEEN_DIRECTORY}"):
+            fs.remove_tree(f"{layout.metadata}/{SEEN_DIRECTORY}")
+        _move_metadata(layout, layout.metadata, f"{layout.cluster_root}/{METADATA_DIRECTORY}")
+    for worker in range(1, rescaling.was + 1):
+        for path in layout.worker_directories(worker):
+            _remove_worker(fs, path)
+    for path in (f"{root}/{names.WORKERS_DIRECTORY}" for root in layout.roots):
+        if fs.exists(path) and not fs.listdir(path):
+            fs.remove_tree(path)
+    for path in (f"{layout.cluster}/{name}" for name in sorted(fs.listdir(layout.cluster))):
+        if path != layout.rescaling:
+            fs.unlink(path)
+    fs.sync_directory(layout.cluster)
+    fs.unlink(layout.rescaling)
+    fs.remove_tree(layout.cluster)
+    fs.sync_directory(layout.cluster_root)
+
+
+def _rename_logs(fs: FileSystem, moves: Iterable[Move]) -> None:
+    for move in moves:
+        if fs.exists(f"{move.source}/{move.name}"):
+            fs.rename(f"{move.source}/{move.name}", f"{move.target}/{move.name}")
+
+
+def _move_metadata(layout: Layout, source: str, target: str) -> None:
     if layout.fs.exists(source):
-        layout.fs.rename(source, layout.metadata)
+        layout.fs.rename(source, target)
         layout.fs.sync_directory(layout.cluster)
         layout.fs.sync_directory(layout.cluster_root)
 
@@ -318,7 +395,8 @@ def changes(image: ClusterImage, rescaling: Rescaling) -> list[MetadataRecord]:
     records: list[MetadataRecord] = [
         UnregisterBrokerRecord(broker.id, broker.epoch)
         for broker in image.brokers.values()
-        if not 1 <= broker.id <= rescaling.workers
+        if not (1 <= broker.id <= rescaling.workers)
+        and (rescaling.workers or broker.id != rescaling.node_id)
     ]
     for name, workers in rescaling.placed.items():
         topic = image.topics[name]
