@@ -118,6 +118,8 @@ def serve(options: ServeOptions) -> None:
         )
     json_logs.configure(settings.millstream_log_format)
     if options.workers == 0:
+        from millstream.broker.workers.supervisor import leave_workers
+
         leave_workers(settings)
         options = options._replace(workers=None)
     if options.console is not None:
@@ -132,20 +134,6 @@ def serve(options: ServeOptions) -> None:
         from millstream.broker.process import run
 
         run(settings)
-
-
-def leave_workers(settings: BrokerConfig) -> None:
-    """Make the data directories those of a single broker, if workers have used them."""
-    from contextlib import ExitStack
-
-    from millstream.broker.workers.layout import Layout
-    from millstream.broker.workers.rescaling import prepare_single_broker
-    from millstream.storage.filesystem import OsFileSystem
-
-    layout = Layout(OsFileSystem(), settings.log_directories)
-    with ExitStack() as locks:
-        layout.lock(locks)
-        prepare_single_broker(layout, settings.id)
 
 
 def serve_with_console(options: ServeOptions, settings: BrokerConfig) -> None:

@@ -205,6 +205,14 @@ def check_count(workers: int) -> None:
         )
 
 
+def leave_workers(config: BrokerConfig) -> None:
+    """Make the data directories those of a single broker, if workers have used them."""
+    layout = Layout(OsFileSystem(), config.log_directories)
+    with ExitStack() as locks:
+        layout.lock(locks)
+        rescaling.prepare_single_broker(layout, config.id)
+
+
 def run(
     config: BrokerConfig, workers: int, *, ready: Callable[[Supervisor], None] | None = None
 ) -> None:
