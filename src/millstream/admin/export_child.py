@@ -17,14 +17,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from millstream.admin.browsing import Asked, Start, records
-from millstream.admin.exporting import csv_lines, json_lines, parquet
+from millstream.admin.exporting import EXIT_REFUSED, csv_lines, json_lines, parquet
 from millstream.admin.reading import Reader
 from millstream.client.cluster import Cluster
 from millstream.client.security import Security, security_settings
 from millstream.errors import ApiError, MillstreamError
 
 CLIENT_ID = "millstream-export"
-EXIT_REFUSED = 3
 NICE = 10
 MEMORY_BYTES_MAX = 2 * 1024**3
 BYTES_MAX = 4 * 1024**3

@@ -21,8 +21,7 @@ from dataclasses import asdict
 from typing import Self
 
 from millstream.admin.browsing import Asked
-from millstream.admin.export_child import EXIT_REFUSED
-from millstream.admin.exporting import CHUNK_BYTES, ExportFailed
+from millstream.admin.exporting import CHUNK_BYTES, EXIT_REFUSED, ExportFailed
 from millstream.errors import ApiError, ErrorCode, MillstreamError
 
 MODULE = "millstream.admin.export_child"

@@ -14,7 +14,6 @@ which a console may run, 40 MB.
 from __future__ import annotations
 
 import base64
-import csv
 import io
 import json
 import subprocess
@@ -31,6 +30,7 @@ from millstream.admin.values import decode_text, visible
 from millstream.errors import MillstreamError
 
 CHUNK_BYTES = 256 * 1024
+EXIT_REFUSED = 3  # the exit code of the child if a broker refused it
 WAIT_SECONDS = 0.5  # for the child, before the caller is asked whether to go on
 CSV_COLUMNS = ("topic", "partition", "offset", "time", "state", "key", "value", "headers")
 PARQUET_CHILD = "millstream.admin.parquet_child"
@@ -103,6 +103,8 @@ def csv_lines(topic: str, records: Iterable[ReadRecord]) -> Iterator[bytes]:
 
 
 def _csv(topic: str, records: Iterable[ReadRecord]) -> Iterator[bytes]:
+    import csv  # here: the parent of a process that exports does without
+
     buffer = io.StringIO()
     writer = csv.writer(buffer)
     writer.writerow(CSV_COLUMNS)

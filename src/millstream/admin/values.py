@@ -16,14 +16,17 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from millstream.admin.avro import decode_avro
 from millstream.admin.json_text import parse_json, plain, pretty
-from millstream.client.avro_schema import AvroType, BadSchema, parse_schema
-from millstream.client.schema_registry import RegisteredSchema
 from millstream.errors import MillstreamError
 from millstream.models import dataclass
+
+if TYPE_CHECKING:
+    from millstream.client.avro_schema import AvroType
+    from millstream.client.schema_registry import RegisteredSchema
+
+    SchemaOf = Callable[[int], RegisteredSchema]  # a registry's `schema`
 
 PREVIEW_CHARACTERS = 300
 PARSED_BYTES_MAX = 1024 * 1024  # of JSON and Avro; larger values are shown as text
@@ -33,8 +36,6 @@ HEX_LINE_BYTES = 16
 REGISTRY_MAGIC = 0  # Confluent's wire format: this byte, then the schema's id in four more
 REGISTRY_HEADER_BYTES = 5
 _INTEGERS = {2: ">h", 4: ">i", 8: ">q"}
-
-SchemaOf = Callable[[int], RegisteredSchema]  # a registry's `schema`
 
 
 class Form(StrEnum):
@@ -148,6 +149,10 @@ class Decoder:
         if self.schema_of is None:
             note = f"perhaps Avro with schema {schema_id}: name a registry with schema.registry.url"
             return (_NONE, None, note) if form is Form.AVRO else None
+        # Here, since a console without a registry, which is limited in memory, needs none of it.
+        from millstream.admin.avro import decode_avro
+        from millstream.client.avro_schema import BadSchema, parse_schema
+
         try:
             if schema_id not in self._schemas:
                 found = self.schema_of(schema_id)

@@ -12,8 +12,10 @@ not compile is compiled here.
 from __future__ import annotations
 
 import marshal
+import os
 import subprocess
 import sys
+import tempfile
 import threading
 import zlib
 from functools import cache
@@ -48,20 +50,22 @@ def bare_environment(compiled: BytecodeCache | None = None) -> Environment:
 
 
 class CompiledTemplates(BytecodeCache):
-    """See the module: the templates of one child."""
+    """See the module: the templates of one child, in a file without a name, since each is read
+    once in most processes."""
 
     def __init__(self) -> None:
-        self._codes: dict[str, bytes] = {}
+        self._codes: dict[str, tuple[int, int]] = {}  # where they are: offset and size
         self._is_over = False
         self._news = threading.Condition()
         try:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the process)
             child = subprocess.Popen(
                 [sys.executable, "-X", "no_debug_ranges", "-m", MODULE],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
             )
-        except OSError:  # no process can be started
+        except OSError:  # no process can be started, or no file be made
             self._is_over = True
             return
         threading.Thread(
@@ -74,10 +78,15 @@ class CompiledTemplates(BytecodeCache):
             with child.stdout:
                 while True:
                     checksum, code = marshal.load(child.stdout)
+                    at = self._file.seek(0, os.SEEK_END)
+                    self._file.write(code)
+                    self._file.flush()
                     with self._news:
-                        self._codes[checksum] = code
+                        self._codes[checksum] = (at, len(code))
                         self._news.notify_all()
         except (EOFError, ValueError, TypeError):  # ended, or was ended in the middle of one
+            pass
+        except OSError:  # the disk is full
             pass
         finally:
             with self._news:
@@ -90,8 +99,10 @@ class CompiledTemplates(BytecodeCache):
             self._news.wait_for(
                 lambda: self._is_over or bucket.checksum in self._codes, timeout=SECONDS_MAX
             )
-            code = self._codes.get(bucket.checksum)
-        bucket.code = None if code is None else marshal.loads(zlib.decompress(code))
+            found = self._codes.get(bucket.checksum)
+        if found is not None:
+            code = os.pread(self._file.fileno(), found[1], found[0])
+            bucket.code = marshal.loads(zlib.decompress(code))
 
     def dump_bytecode(self, bucket: Bucket) -> None:
         """Nothing is kept: the environment has the template now."""

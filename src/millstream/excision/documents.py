@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import cached_property
 from typing import Any
 
 from millstream.config.excised import ExcisedOffsets, OffsetRanges, parse_ranges
 from millstream.errors import MillstreamError
+from millstream.models import dataclass
 
 KEY, WHERE = "key", "where"
 FIRST_IN_CHAIN = ""

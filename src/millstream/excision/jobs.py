@@ -10,7 +10,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from millstream.admin.cluster_state import cluster_state
@@ -33,6 +32,7 @@ from millstream.excision.documents import (
 )
 from millstream.excision.history import REMOVED_KEY, REPLICA_KEY, History, Report
 from millstream.excision.verification import verify_job
+from millstream.models import dataclass
 
 POLL_SECONDS = 0.5
 ATTEMPTS = 20  # to append a receipt, while others append theirs

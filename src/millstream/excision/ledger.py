@@ -11,7 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from millstream.admin.following import TopicFollower, TopicRecord
 from millstream.client.cluster import Cluster
@@ -27,6 +27,7 @@ from millstream.excision.history import (
     Report,
 )
 from millstream.excision.jobs import ReplicaState, replica_states
+from millstream.models import dataclass
 
 PROBLEMS_MAX = 20
 

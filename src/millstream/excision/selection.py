@@ -7,7 +7,6 @@ search covers what was in the log when it began; records that come later need an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from millstream.admin.cluster_state import cluster_state
 from millstream.admin.offsets import end_offsets, start_offsets
@@ -18,6 +17,7 @@ from millstream.config.excised import OffsetRanges
 from millstream.connect.dead_letters import HEADER_PREFIX
 from millstream.errors import ApiError, ErrorCode, MillstreamError
 from millstream.excision.documents import KEY, PlacePlan, Selector, TopicPlan
+from millstream.models import dataclass
 from millstream.query.ranges import ScanRange
 from millstream.query.search import Done, Hit, Progress, Search, SearchRequest
 from millstream.records.batch import HEADER_SIZE_BYTES, iterate_headers, verify_crc

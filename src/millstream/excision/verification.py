@@ -8,7 +8,7 @@ report.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from millstream.admin.offsets import known_topics, start_offsets
 from millstream.client.cluster import Cluster
@@ -16,6 +16,7 @@ from millstream.excision.derived import verify_derived
 from millstream.excision.documents import Job, PlacePlan, Receipt, Selector, check_chain
 from millstream.excision.history import History
 from millstream.excision.selection import DEAD_LETTERS, Access, find_topic, read_all
+from millstream.models import dataclass
 
 SHOWN_MAX = 5
 

@@ -26,12 +26,13 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Self
 
 from millstream.errors import MillstreamError
+from millstream.models import dataclass
 from millstream.query.ranges import ScanRange
 
 CANCEL_SECONDS = 2.0  # then the child is killed
