@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter, defaultdict
 from typing import Any
@@ -154,7 +155,7 @@ def test_cluster_takes_all_settings_of_a_group(millstream: SharedBroker) -> None
     assert prepare(config, millstream.client_settings()) == []
 
 
-def test_records_that_wait_are_released_when_a_pause_begins(millstream: SharedBroker) -> None:
+def test_records_that_wait_are_released_when_a_long_pause_begins(millstream: SharedBroker) -> None:
     """Otherwise their locks would expire again and again, and they would become dead letters."""
     topic, clock = millstream.unique_topic(), ManualClock()
     producer = Producer(millstream.client_settings())
@@ -164,7 +165,7 @@ def test_records_that_wait_are_released_when_a_pause_begins(millstream: SharedBr
     counts, released = Counts(), []
     endpoint = Endpoint(
         config_for(millstream, topic), millstream.client_settings(), counts,
-        send=lambda *_: Answer(503), clock=clock,
+        send=lambda *_: Answer(503, "300"), clock=clock,
     )  # fmt: skip
     real = endpoint._acknowledge
 
@@ -178,6 +179,34 @@ def test_records_that_wait_are_released_when_a_pause_begins(millstream: SharedBr
     endpoint.stop()
     assert counts.of("webhook_attempts") <= endpoint.config.parallel
     assert counts.of("records_out") == 0
+
+
+def test_records_that_wait_are_kept_during_a_short_pause(millstream: SharedBroker) -> None:
+    """An endpoint that asks for a moment now and then would use up the deliveries of records that
+    it never got."""
+    topic, clock = millstream.unique_topic(), ManualClock()
+    producer = Producer(millstream.client_settings())
+    for number in range(30):
+        producer.produce(topic, b"%d" % number, partition=0)
+    assert producer.flush(60) == 0
+    counts, released, answers = Counts(), [], itertools.count()
+    endpoint = Endpoint(
+        config_for(millstream, topic), millstream.client_settings(), counts,
+        send=lambda *_: Answer(429 if next(answers) == 3 else 200, "1"), clock=clock,
+    )  # fmt: skip
+    real = endpoint._acknowledge
+
+    def note(consumer: Any, messages: list[Any], outcomes: list[Outcome]) -> None:
+        released.extend(it for it in outcomes if it is not Outcome.ACCEPTED)
+        real(consumer, messages, outcomes)
+
+    endpoint._acknowledge = note  # type: ignore[method-assign]
+    endpoint.start()
+    wait_for(lambda: counts.of("webhook_pauses") == 1)
+    clock.advance(10_000)
+    wait_for(lambda: counts.of("records_out") >= 29)
+    endpoint.stop()
+    assert len(released) == 1  # the one that was refused
 
 
 def test_default_settings_span_more_than_a_day() -> None:

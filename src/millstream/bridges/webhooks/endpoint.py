@@ -38,8 +38,10 @@ from millstream.bridges.webhooks.posting import post
 from millstream.clock import Clock, SystemClock
 
 LOCK_MS = 60_000
+LOCKS_MAX = 128  # of a partition: twice as many as are sent at a time, at most
 BACKOFF_MS_MAX = 86_400_000
 POLL_SECONDS = 0.5
+HELD_SECONDS_MAX = 15.0  # a pause for which records stay locked
 SETTLE_SECONDS = 25.0  # of a lock, for the requests of the last record that is begun
 STOP_SECONDS_MAX = 90.0  # two requests, and what the broker takes to answer
 _log = logging.getLogger(__name__)
@@ -54,6 +56,8 @@ def group_settings(config: WebhookConfig) -> dict[str, str]:
         "share.isolation.level": "read_committed",
         "share.record.lock.duration.ms": str(LOCK_MS),
         "share.delivery.count.limit": str(config.attempts),
+        # A locked record counts a delivery, also if the bridge is killed before it sends it.
+        "share.partition.max.record.locks": str(LOCKS_MAX),
         "share.retry.backoff.max.ms": str(BACKOFF_MS_MAX),  # first: the next must not exceed it
         "share.retry.backoff.ms": str(int(config.backoff_seconds * 1000)),
         "errors.deadletterqueue.topic.name": config.dead_letters,
@@ -139,10 +143,10 @@ class Endpoint(Part):
                 is_released = False
                 while not self._stopping.is_set() and not self.is_gone:
                     pause = self._circuit.wait_seconds(self._now())
-                    if pause and is_released:
+                    if pause and (is_released or pause <= HELD_SECONDS_MAX):
                         self._stopping.wait(min(pause, self._poll_seconds))
                         continue
-                    # At the beginning of a pause, all records that the client has locked are
+                    # At the beginning of a long pause, all records that the client has locked are
                     # released. If their locks expired instead, they would come again without the
                     # back-off, and would soon have used up their deliveries.
                     is_released = not self._round(consumer, pool) and pause > 0
@@ -197,8 +201,19 @@ class Endpoint(Part):
             self._counts.add("webhook_attempts", webhook=self.config.name, outcome=failed.value)
             return failed
 
+    def _wait_for_endpoint(self, until: float) -> float:
+        """Wait while it is paused, if that is not for long: a record that is released without an
+        attempt has used up a delivery. Returns the time."""
+        while True:
+            now = self._now()
+            pause = self._circuit.wait_seconds(now)
+            if not 0 < pause <= min(HELD_SECONDS_MAX, until - now):
+                return now
+            if self.is_gone or self._stopping.wait(min(pause, self._poll_seconds)):
+                return now
+
     def _attempt(self, delivery: Delivery, until: float) -> Outcome:
-        now = self._now()
+        now = self._wait_for_endpoint(until)
         if self.is_gone or now > until or self._circuit.wait_seconds(now):
             return Outcome.OVERLOADED  # left alone: the record comes again
         keys = list(self.config.keys)
