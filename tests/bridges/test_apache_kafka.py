@@ -18,8 +18,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from standardwebhooks import Webhook
 
+from millstream.bridges.http.conditions import prepare_topic
 from millstream.bridges.http.signatures import sign, standard_key
 from millstream.bridges.mold.packets import packets_of, session_of
+from millstream.errors import ConfigError
 from tests.bridges.conftest import bridge_to, read_all, read_records, request, wait_for
 from tests.peers.cache import PeerMissing
 from tests.peers.kafka import start_kafka
@@ -211,3 +213,8 @@ def test_zeromq_goes_in_and_out(kafka: Kafka) -> None:
         context.destroy(0)
     assert [it.value() for it in found] == [b"1", b"2"]
     assert [dict(it.headers())["zmq-sequence"] for it in found] == [b"0", b"1"]
+
+
+def test_exact_hook_is_refused(kafka: Kafka) -> None:
+    with pytest.raises(ConfigError, match="which the cluster does not have: leave out exact"):
+        prepare_topic(kafka.settings, "exact-hooks")
