@@ -19,7 +19,7 @@ from confluent_kafka.admin import NewTopic
 from millstream.bridges.config import parse_config
 from millstream.bridges.running import Bridge
 from millstream.errors import MillstreamError
-from millstream.rpc import Client, Request, Server
+from millstream.rpc import CallFailed, Client, Request, Server
 from tests.bridges.conftest import request
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.secured import ADMIN, Secured, start_secured
@@ -27,6 +27,7 @@ from tests.peers.secured_clients import KINDS, admin_of, allow, properties_of, s
 
 pytestmark = pytest.mark.slow
 
+SILENT = "silent"  # may write nothing
 UNANSWERED_SECONDS = 6.0  # after which a call is given up
 V2 = {"content-type": "application/vnd.kafka.json.v2+json"}
 
@@ -146,7 +147,7 @@ def world(
     directory = tmp_path_factory.mktemp("secured")
     users = [f"{user}-{number}" for user in CASES for number in range(len(CASES[user].rights))]
     settings = {"group.initial.rebalance.delay.ms": "0"}
-    running = start_secured(request.param, directory, [*CASES, *users], settings)
+    running = start_secured(request.param, directory, [*CASES, *users, SILENT], settings)
     try:
         topics = [NewTopic(name, 1) for name in ("calls", "calls-replies", "t")]
         admin = admin_of(running)
@@ -159,6 +160,7 @@ def world(
         running.stop()
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("user", CASES)
 def test_service_needs_its_rights_and_no_others(world: World, user: str) -> None:
     act, rights = CASES[user]
@@ -176,3 +178,13 @@ def test_service_needs_its_rights_and_no_others(world: World, user: str) -> None
         except (Refused, KafkaException, MillstreamError):
             if time.monotonic() > deadline:
                 raise
+
+
+def test_call_without_the_right_to_write_fails_at_once(world: World) -> None:
+    allow(world.secured, SILENT, ["DESCRIBE topic calls", "READ topic calls-replies"])
+    settings = settings_of(world.secured, SILENT)
+    with (
+        Client(world.address, "calls", settings=settings) as client,
+        pytest.raises(CallFailed, match=r"cannot be sent: .*[Aa]uthorization failed"),
+    ):
+        client.call(b"x", timeout=PATIENCE_SECONDS)

@@ -6,8 +6,10 @@ bounded; beyond that, records are refused at once, so that senders hold back.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -16,6 +18,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from millstream.admin.outgoing import ANY_PARTITION, Outgoing
 from millstream.bridges.counts import Counts
 from millstream.bridges.http.shapes import BadRequest, Written, check_header_name
+
+logger = logging.getLogger(__name__)
 
 QUEUE_RECORDS_MAX = 100_000
 QUEUE_KBYTES_MAX = 65_536
@@ -132,7 +136,8 @@ class Sender:
 
     def close(self) -> None:
         """Wait for what was sent, and stop."""
-        self._producer.flush(DELIVERY_MS_MAX / 1000)
+        with suppress(KafkaException):  # a fatal one
+            self._producer.flush(DELIVERY_MS_MAX / 1000)
         self._stopping.set()
         self._thread.join()
 
@@ -144,7 +149,12 @@ class Sender:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._producer.poll(POLL_SECONDS)
+            try:
+                self._producer.poll(POLL_SECONDS)
+            except KafkaException as error:
+                # A fatal error: the user may write nothing, for example. From now on `produce`
+                # refuses each record with the reason.
+                logger.error("no record can be written any more: %s", error.args[0].str())
 
 
 def status_of(error: KafkaError) -> int:

@@ -17,10 +17,18 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 
 from millstream.admin.groups import list_groups
 from millstream.client.cluster import Cluster
@@ -122,10 +130,10 @@ class Client:
         with self._lock:
             waiting, self._waiting = list(self._waiting.values()), {}
         for future in waiting:
-            if not future.done():
-                future.set_exception(CallFailed("the client was closed"))
+            _fail(future, CallFailed("the client was closed"))
         self._consumer.close()
-        self._producer.flush(5)
+        with suppress(KafkaException):  # a fatal one
+            self._producer.flush(5)
         self._cluster.close()
 
     # Calls
@@ -160,7 +168,7 @@ class Client:
         )
         try:
             for attempt in range(attempts):
-                self._send(value, correlation_id if key is None else key, sent)
+                self._send(value, correlation_id if key is None else key, sent, future)
                 until = deadline - seconds * (attempts - 1 - attempt) / attempts
                 try:
                     return future.result(max(until - time.monotonic(), 0))
@@ -197,7 +205,7 @@ class Client:
         try:
             reply = asyncio.wrap_future(future)
             for attempt in range(attempts):
-                self._send(value, correlation_id if key is None else key, sent)
+                self._send(value, correlation_id if key is None else key, sent, future)
                 until = deadline - seconds * (attempts - 1 - attempt) / attempts
                 done, _ = await asyncio.wait([reply], timeout=max(until - time.monotonic(), 0))
                 if done:
@@ -224,14 +232,38 @@ class Client:
             self._timed_out.pop(correlation_id, None)
         return correlation_id, future
 
-    def _send(self, value: bytes | str | None, key: bytes | str, headers: Headers) -> None:
+    def _send(
+        self,
+        value: bytes | str | None,
+        key: bytes | str,
+        headers: Headers,
+        future: Future[bytes | None],
+    ) -> None:
         """The correlation id is the key unless there is another: a request that is sent again goes
         to the same partition, where its reply is known."""
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                _fail(future, _unsent(error))
+
         try:
-            self._producer.produce(self.topic, value=value, key=key, headers=list(headers))
+            self._producer.produce(
+                self.topic, value=value, key=key, headers=list(headers), on_delivery=delivered
+            )
         except BufferError:
             raise CallFailed("too many requests wait to be sent; is a broker away?") from None
-        self._producer.poll(0)
+        except KafkaException as error:
+            raise _unsent(error.args[0]) from error
+        self._poll()
+
+    def _poll(self) -> None:
+        try:
+            self._producer.poll(0)
+        except KafkaException as error:  # a fatal one: nothing can be sent any more
+            with self._lock:
+                waiting = list(self._waiting.values())
+            for future in waiting:
+                _fail(future, _unsent(error.args[0]))
 
     def _forget(self, correlation_id: bytes, future: Future[bytes | None]) -> None:
         with self._lock:
@@ -274,7 +306,7 @@ class Client:
     def _run(self) -> None:
         while not self._stop.is_set():
             message = self._consumer.poll(POLL_SECONDS)
-            self._producer.poll(0)
+            self._poll()
             if message is not None:
                 self._receive(message)
 
@@ -295,3 +327,12 @@ class Client:
                 future.set_result(message.value())
             else:
                 future.set_exception(RemoteError(*error))
+
+
+def _unsent(error: KafkaError) -> CallFailed:
+    return CallFailed(f"the request cannot be sent: {error.str()}")
+
+
+def _fail(future: Future[bytes | None], error: CallFailed) -> None:
+    if not future.done() and future.set_running_or_notify_cancel():
+        future.set_exception(error)
