@@ -10,6 +10,7 @@ import logging
 import signal
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import Callable
 
@@ -43,7 +44,7 @@ class ConsoleServer:
         self._stopping: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
-        self._has_given_back = False
+        self._module_count = 0
 
     @property
     def entrance(self) -> str:
@@ -115,8 +116,8 @@ class ConsoleServer:
     def _tidy(self) -> None:
         self._app.state.sessions.tidy()
         self._app.state.samplers.tidy()
-        if self._app.state.renderer is not None and not self._has_given_back:
-            self._has_given_back = True
+        if self._app.state.renderer is not None and len(sys.modules) != self._module_count:
+            self._module_count = len(sys.modules)  # pages are imported when they are opened
             give_back()
 
 
