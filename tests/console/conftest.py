@@ -53,7 +53,9 @@ class Console:
 
     def cluster(self) -> Cluster:
         """The same cluster, for the test's own requests; close it, or use it in a `with`."""
-        return Cluster(self.bootstrap_servers, missing_topic_seconds=0.0)
+        # Apache Kafka creates a topic before all of its brokers know it.
+        seconds = 0.0 if self.broker is not None else None
+        return Cluster(self.bootstrap_servers, missing_topic_seconds=seconds)
 
     def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], str]:
         return self.ask("GET", path, None, **headers)

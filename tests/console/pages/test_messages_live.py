@@ -45,7 +45,9 @@ def test_tail_shows_new_records_pauses_and_continues(console: Console, page: Pag
 def test_tail_in_the_background_reads_nothing(console: Console, page: Page) -> None:
     make_topic(console, "behind", [Outgoing(b"old", partition=0)])
     streams = console.server._app.state.streams
-    page.goto(f"{console.url}/topics/behind/messages/live?at=0:1")
+    with page.expect_request("**/live/records*") as asked:
+        page.goto(f"{console.url}/topics/behind/messages/live?at=0:1")
+    assert asked.value.url.endswith("?at=0%3A1")  # not where the topic ends by then
     wait_until(page, lambda: streams.count == 1)
     turn = """(hidden) => {
         Object.defineProperty(document, "hidden", { value: hidden, configurable: true });

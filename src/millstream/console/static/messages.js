@@ -83,7 +83,8 @@ addEventListener("DOMContentLoaded", () => { // after console.js
     const count = find("[data-live-count]");
     const pause = find("[data-live-pause]");
     const trouble = find("[data-live-problem]");
-    let at = "", shown = 0, skipped = 0, source = null;
+    let at = new URL(tail.dataset.tail, location.origin).searchParams.get("at") ?? "";
+    let shown = 0, skipped = 0, source = null;
     const tell = () => {
       count.textContent = shown || skipped
         ? `${number(shown)} shown${skipped ? `, ${number(skipped)} more came in between` : ""}`
