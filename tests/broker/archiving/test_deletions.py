@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
@@ -42,7 +43,8 @@ def delete(broker: Broker, topic: str = "orders") -> None:
 
 
 def files(archive: Path, topic: str = "orders") -> list[Path]:
-    return [path for path in (archive / topic).rglob("*") if path.is_file()]
+    # Not rglob, which fails if a directory is deleted meanwhile.
+    return [Path(at) / name for at, _, names in os.walk(archive / topic) for name in names]
 
 
 def fill(broker: Broker, archive: Path, topic: str = "orders", **config: object) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from millstream.archive.manifest import ArchiveError, ArchiveFenced, Manifest
@@ -138,6 +139,7 @@ def test_upload_that_takes_too_long_is_not_finished_later(
         before = process.pid
         assert before is not None
         os.kill(before, signal.SIGSTOP)  # as if the storage did not answer
+        wait_until(lambda: psutil.Process(before).status() == psutil.STATUS_STOPPED)
         monkeypatch.setattr(module, "WRITE_SECONDS_MAX", 0.2)
         with pytest.raises(ArchiveError, match="did not answer within"):
             write(process, manifest, tmp_path / "b", 100, 150)
