@@ -4,7 +4,6 @@ allocator. They do nothing elsewhere."""
 from __future__ import annotations
 
 import ctypes
-import gc
 
 _M_ARENA_MAX = -8  # of mallopt(3)
 ARENAS_MAX = 2
@@ -19,9 +18,7 @@ def share_arenas() -> None:
 
 
 def give_back() -> None:
-    """Return to the system what importing pages left. A broker looks for garbage rarely, so it is
-    looked for now."""
-    gc.collect()
+    """Return to the system what importing pages freed."""
     trim = _function("malloc_trim")
     if trim is not None:
         trim(0)

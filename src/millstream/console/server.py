@@ -10,7 +10,6 @@ import logging
 import signal
 import socket
 import ssl
-import sys
 import threading
 from collections.abc import Callable
 
@@ -44,7 +43,7 @@ class ConsoleServer:
         self._stopping: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
-        self._module_count = 0
+        self._has_given_back = False
 
     @property
     def entrance(self) -> str:
@@ -116,8 +115,8 @@ class ConsoleServer:
     def _tidy(self) -> None:
         self._app.state.sessions.tidy()
         self._app.state.samplers.tidy()
-        if self._app.state.renderer is not None and len(sys.modules) != self._module_count:
-            self._module_count = len(sys.modules)  # pages are imported when they are opened
+        if self._app.state.renderer is not None and not self._has_given_back:
+            self._has_given_back = True
             give_back()
 
 
