@@ -84,10 +84,8 @@ class CompiledTemplates(BytecodeCache):
                     with self._news:
                         self._codes[checksum] = (at, len(code))
                         self._news.notify_all()
-        except (EOFError, ValueError, TypeError):  # ended, or was ended in the middle of one
-            pass
-        except OSError:  # the disk is full
-            pass
+        except (EOFError, ValueError, TypeError, OSError):
+            pass  # it ended, or was ended in the middle of one; or the disk is full
         finally:
             with self._news:
                 self._is_over = True
