@@ -175,3 +175,20 @@ def test_a_closed_client_fails_its_calls(millstream: SharedBroker) -> None:
 def test_a_partition_that_does_not_exist_is_refused(millstream: SharedBroker, topic: str) -> None:
     with pytest.raises(CallFailed, match="has 8 partitions, and no 99"):
         Client(millstream.bootstrap_servers, topic, reply_partition=99)
+
+
+def test_a_call_is_settled_by_one_thread_only(millstream: SharedBroker, topic: str) -> None:
+    """As if producer and consumer learned of it at the same time."""
+    with Client(millstream.bootstrap_servers, topic) as client, ThreadPoolExecutor(4) as pool:
+        for _ in range(500):
+            correlation_id, future = client._register(None)
+            threads_ready = threading.Barrier(4)
+
+            def fail(number: int, ready: threading.Barrier = threads_ready) -> None:
+                ready.wait()
+                client._fail_all(CallFailed(f"by thread {number}"))
+
+            list(pool.map(fail, range(4)))
+            with pytest.raises(CallFailed, match="by thread"):
+                future.result(PATIENCE)
+            client._forget(correlation_id, future)

@@ -127,10 +127,7 @@ class Client:
         """Fail the calls that wait, and close the connections."""
         self._stop.set()
         self._thread.join()
-        with self._lock:
-            waiting, self._waiting = list(self._waiting.values()), {}
-        for future in waiting:
-            _fail(future, CallFailed("the client was closed"))
+        self._fail_all(CallFailed("the client was closed"))
         self._consumer.close()
         with suppress(KafkaException):  # a fatal one
             self._producer.flush(5)
@@ -168,7 +165,7 @@ class Client:
         )
         try:
             for attempt in range(attempts):
-                self._send(value, correlation_id if key is None else key, sent, future)
+                self._send(value, key, sent, correlation_id, future)
                 until = deadline - seconds * (attempts - 1 - attempt) / attempts
                 try:
                     return future.result(max(until - time.monotonic(), 0))
@@ -205,7 +202,7 @@ class Client:
         try:
             reply = asyncio.wrap_future(future)
             for attempt in range(attempts):
-                self._send(value, correlation_id if key is None else key, sent, future)
+                self._send(value, key, sent, correlation_id, future)
                 until = deadline - seconds * (attempts - 1 - attempt) / attempts
                 done, _ = await asyncio.wait([reply], timeout=max(until - time.monotonic(), 0))
                 if done:
@@ -235,8 +232,9 @@ class Client:
     def _send(
         self,
         value: bytes | str | None,
-        key: bytes | str,
+        key: bytes | str | None,
         headers: Headers,
+        correlation_id: bytes,
         future: Future[bytes | None],
     ) -> None:
         """The correlation id is the key unless there is another: a request that is sent again goes
@@ -244,11 +242,15 @@ class Client:
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None:
-                _fail(future, _unsent(error))
+                self._fail(correlation_id, future, _unsent(error))
 
         try:
             self._producer.produce(
-                self.topic, value=value, key=key, headers=list(headers), on_delivery=delivered
+                self.topic,
+                value=value,
+                key=correlation_id if key is None else key,
+                headers=list(headers),
+                on_delivery=delivered,
             )
         except BufferError:
             raise CallFailed("too many requests wait to be sent; is a broker away?") from None
@@ -260,14 +262,28 @@ class Client:
         try:
             self._producer.poll(0)
         except KafkaException as error:  # a fatal one: nothing can be sent any more
-            with self._lock:
-                waiting = list(self._waiting.values())
-            for future in waiting:
-                _fail(future, _unsent(error.args[0]))
+            self._fail_all(_unsent(error.args[0]))
+
+    def _fail(self, correlation_id: bytes, future: Future[bytes | None], error: CallFailed) -> None:
+        """Fail a call that still waits. Whoever takes its future out of `_waiting` settles it: a
+        reply may arrive in one thread while another learns that the request was not sent."""
+        with self._lock:
+            if self._waiting.get(correlation_id) is not future:
+                return
+            del self._waiting[correlation_id]
+        if future.set_running_or_notify_cancel():
+            future.set_exception(error)
+
+    def _fail_all(self, error: CallFailed) -> None:
+        with self._lock:
+            waiting = list(self._waiting.items())
+        for correlation_id, future in waiting:
+            self._fail(correlation_id, future, error)
 
     def _forget(self, correlation_id: bytes, future: Future[bytes | None]) -> None:
         with self._lock:
-            self._waiting.pop(correlation_id, None)
+            if self._waiting.get(correlation_id) is future:
+                del self._waiting[correlation_id]
             if not future.done() or future.cancelled():
                 self._timed_out[correlation_id] = None
                 if len(self._timed_out) > TIMED_OUT_KEPT:
@@ -331,8 +347,3 @@ class Client:
 
 def _unsent(error: KafkaError) -> CallFailed:
     return CallFailed(f"the request cannot be sent: {error.str()}")
-
-
-def _fail(future: Future[bytes | None], error: CallFailed) -> None:
-    if not future.done() and future.set_running_or_notify_cancel():
-        future.set_exception(error)
