@@ -7,6 +7,7 @@ docs/guides/security.md.
 from __future__ import annotations
 
 import http.client
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -188,3 +189,16 @@ def test_call_without_the_right_to_write_fails_at_once(world: World) -> None:
         pytest.raises(CallFailed, match=r"cannot be sent: .*[Aa]uthorization failed"),
     ):
         client.call(b"x", timeout=PATIENCE_SECONDS)
+
+
+def test_bridge_without_the_right_to_write_is_not_ready(world: World) -> None:
+    allow(world.secured, SILENT, ["DESCRIBE topic t"])
+    with bridge(world, SILENT, produce=["t"]) as running:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not running.problems():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        (problem,) = running.problems()
+        assert re.match(
+            r"no record can be written until the bridge is restarted: .*[Aa]uthorization", problem
+        )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millstream.bridges.config import BridgeConfig, HttpConfig
 from millstream.bridges.counts import Counts
@@ -29,6 +30,7 @@ class Bridge:
         self.counts = Counts()
         self.http: HttpServer | None = None
         self.endpoints: list[Endpoint] = []
+        self.senders: list[Sender] = []
         self.receivers: list[Receiver] = []
         self.loops: list[Loop] = []
         self.zeromq_in: list[ZeromqInbound] = []
@@ -51,8 +53,7 @@ class Bridge:
         if self.config.metrics is not None:
             self.metrics = MetricsThread(self.config.metrics, self.counts.families, self.problems)
             undo.callback(self.metrics.stop)
-        sender = Sender(settings, self.counts)
-        undo.callback(sender.close)
+        sender = self._open_sender(undo, settings)
         for statsd in self.config.statsd:
             receiver = Receiver(statsd, sender, self.counts)
             self._start(undo, receiver)
@@ -69,6 +70,12 @@ class Bridge:
             endpoint = Endpoint(webhook, settings, self.counts)
             self._start(undo, endpoint)
             self.endpoints.append(endpoint)
+
+    def _open_sender(self, undo: contextlib.ExitStack, settings: Mapping[str, Any]) -> Sender:
+        sender = Sender(settings, self.counts)
+        undo.callback(sender.close)
+        self.senders.append(sender)
+        return sender
 
     def _start(self, undo: contextlib.ExitStack, part: Part) -> None:
         undo.callback(part.stop)
@@ -90,8 +97,7 @@ class Bridge:
                 continue
             prepare_topic(settings, hook.topic)
             if exact is None:
-                exact = Sender(settings | PRODUCER, self.counts)
-                undo.callback(exact.close)
+                exact = self._open_sender(undo, settings | PRODUCER)
         stream = partial(TopicStream, settings)
         self.http = HttpServer(Gateway(config, sender, stream, self.counts, ids, exact))
         undo.callback(self.http.stop)
@@ -126,7 +132,8 @@ class Bridge:
     def problems(self) -> list[str]:
         """What keeps it from being ready."""
         gone = [f"webhook {it.config.name} is gone (410)" for it in self.endpoints if it.is_gone]
-        problems = [it.problem for it in self.loops] + [it.problem for it in self.zeromq_in]
+        problems = [it.problem for it in self.senders] + [it.problem for it in self.loops]
+        problems += [it.problem for it in self.zeromq_in]
         return gone + [it for it in problems if it is not None]
 
     @property

@@ -46,6 +46,7 @@ class Sender:
 
     def __init__(self, settings: Mapping[str, Any], counts: Counts) -> None:
         self._counts = counts
+        self.problem: str | None = None
         self._producer = Producer(
             {
                 "acks": "all",
@@ -154,7 +155,9 @@ class Sender:
             except KafkaException as error:
                 # A fatal error: the user may write nothing, for example. From now on `produce`
                 # refuses each record with the reason.
-                logger.error("no record can be written any more: %s", error.args[0].str())
+                reason = error.args[0].str()
+                self.problem = f"no record can be written until the bridge is restarted: {reason}"
+                logger.error(self.problem)
 
 
 def status_of(error: KafkaError) -> int:
