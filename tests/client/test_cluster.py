@@ -224,3 +224,22 @@ def test_another_broker_answers_for_one_that_hangs(tmp_path: Path) -> None:
     finally:
         for it in servers:
             it.kill()
+
+
+def test_broker_that_hangs_is_not_asked_again_if_there_is_no_other(tmp_path: Path) -> None:
+    server = start_millstream(tmp_path / "data")
+    attempts = []
+    try:
+        with Cluster(server.bootstrap, timeout_seconds=1.0) as cluster:
+            cluster.refresh([])
+            server.process.send_signal(signal.SIGSTOP)
+
+            def ask() -> None:
+                attempts.append(len(attempts))
+                cluster.refresh([])
+
+            with pytest.raises(ConnectionError):
+                cluster.retrying(ask)
+        assert len(attempts) == 1
+    finally:
+        server.kill()

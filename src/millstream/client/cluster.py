@@ -293,15 +293,18 @@ class Cluster:
                     raise
                 # Before giving up, too: a late answer would be taken for that of the next request.
                 self._start_over(error)
-                has_hung = isinstance(error, TimeoutError) and is_first and others_answer
+                has_hung = isinstance(error, TimeoutError) and is_first
                 is_over = time.monotonic() + backoff > started + self.retry_seconds(error)
-                if is_over and not has_hung:
+                if is_over and not (has_hung and others_answer and self._knows_others()):
                     if isinstance(error, OSError):
                         raise _given_up(error, self.timeout_seconds) from error
                     raise
             is_first = False
             time.sleep(backoff)
             backoff = min(2 * backoff, BACKOFF_SECONDS_MAX)
+
+    def _knows_others(self) -> bool:
+        return len({*self._addresses.values(), *self._bootstrap}) > 1
 
     def retry_seconds(self, error: OSError | ApiError) -> float:
         """How long to retry after this error."""
