@@ -52,6 +52,11 @@ def test_columns_may_be_in_descending_order() -> None:
     assert it.identity() != replace(it, descending=()).identity()
 
 
+def test_a_column_can_be_the_time_and_the_order_of_arrival() -> None:
+    it = recognize("ORDER BY at, at DESC MEASURES count(*) AS n PATTERN (a)", order="arrival")
+    assert (it.time, it.order_by, it.descending) == ("at", ("at",), ())
+
+
 def test_names_of_measures_may_be_those_of_settings() -> None:
     it = recognize("ORDER BY at MEASURES count(*) AS time, a.x AS key PATTERN (a)")
     assert it.measures == {"time": "count(*)", "key": "a.x"}

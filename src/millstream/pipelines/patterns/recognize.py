@@ -75,7 +75,7 @@ def recognize(
         if needed not in clauses:
             raise ConfigError(f"MATCH_RECOGNIZE needs a clause {needed.upper()}: {text.strip()}")
     ordered = _ordered(clauses["order"])
-    time, *order_by = ordered
+    time, *order_by = (name for name, _ in ordered)
     rows = " ".join(clauses.get("rows", "").lower().split())
     if rows not in _ROWS:
         raise ConfigError(f"rows per match: {rows!r} is not among {', '.join(_ROWS)[2:]}")
@@ -96,7 +96,7 @@ def recognize(
         count_as=count_as,
     )
     measures = dict(_measure(it) for it in _list(clauses.get("measures", "")))
-    descending = tuple(name for name, is_descending in ordered.items() if is_descending)
+    descending = tuple(name for name, is_descending in ordered if is_descending)
     return replace(found, measures=measures, rows=_ROWS[rows], is_sql=True, descending=descending)
 
 
@@ -157,15 +157,18 @@ def _name(text: str) -> str:
     return text.strip("`")
 
 
-def _ordered(text: str) -> dict[str, bool]:
-    """The columns, and whether each is in descending order."""
-    found = {}
+def _ordered(text: str) -> list[tuple[str, bool]]:
+    """The columns, and whether each is in descending order. One may be there twice, as the time
+    and as the order of arrival; its first direction counts."""
+    found = []
+    directions: dict[str, bool] = {}
     for it in _list(text):
         name, *rest = it.split()
         direction = " ".join(rest).lower()
         if direction not in ("", "asc", "desc"):
             raise PatternError("after a column, ORDER BY has ASC or DESC", it, len(name) + 1)
-        found[_name(name)] = direction == "desc"
+        column = _name(name)
+        found.append((column, directions.setdefault(column, direction == "desc")))
     return found
 
 
