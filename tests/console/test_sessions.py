@@ -22,6 +22,7 @@ from millstream.console.sessions import (
     Sessions,
     access_of,
     detected,
+    mechanisms_for,
 )
 from millstream.console.settings import ConsoleSettings
 from millstream.errors import ApiError, ErrorCode
@@ -170,3 +171,21 @@ def test_guesses_are_limited_by_address_and_user() -> None:
     guesses.check(("there", "a"), 2.0)
     guesses.check(("here", "b"), 2.0)
     guesses.check(("here", "a"), 2.0 + GUESSES_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("servers", "protocol", "offered", "expected"),
+    [
+        ("b:1", "SASL_PLAINTEXT", ["PLAIN", "SCRAM-SHA-256"], ["SCRAM-SHA-256"]),
+        ("b:1", "SASL_PLAINTEXT", ["PLAIN"], ["PLAIN"]),
+        ("b:1", "SASL_SSL", ["PLAIN", "SCRAM-SHA-256"], ["SCRAM-SHA-256", "PLAIN"]),
+        ("localhost:1", "SASL_PLAINTEXT", ["PLAIN", "SCRAM-SHA-512"], ["SCRAM-SHA-512", "PLAIN"]),
+        ("localhost:1,b:1", "SASL_PLAINTEXT", ["PLAIN", "SCRAM-SHA-512"], ["SCRAM-SHA-512"]),
+        ("b:1", "SASL_PLAINTEXT", ["GSSAPI"], []),
+    ],
+)
+def test_passwords_that_scram_refused_are_not_sent_in_the_clear(
+    servers: str, protocol: str, offered: list[str], expected: list[str]
+) -> None:
+    settings = ConsoleSettings(servers, {"security.protocol": protocol})
+    assert mechanisms_for(settings, offered) == expected

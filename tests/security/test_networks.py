@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.security.networks import Networks
+from millstream.security.networks import Networks, is_loopback
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,22 @@ def test_no_network_has_no_addresses() -> None:
 def test_other_texts_are_refused_by_name(text: str) -> None:
     with pytest.raises(ValueError, match=f"'{text}' is not an address or a network"):
         Networks(("10.0.0.1", text))
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.8.8", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("", False),
+        ("localhost.example", False),
+    ],
+)
+def test_loopback_is_what_only_this_machine_reaches(host: str, expected: bool) -> None:
+    assert is_loopback(host) == expected

@@ -85,6 +85,7 @@ from millstream.bridges.values import (
 from millstream.client.security import read_connection
 from millstream.errors import ConfigError
 from millstream.metrics.threaded import parse_address
+from millstream.security.networks import is_loopback
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -340,16 +341,9 @@ def _http(given: Mapping[str, Any], directory: Path) -> HttpConfig | None:
         streams_max=int(number_of(table, "streams_max", where, STREAMS_MAX, 0)),
         hooks=hooks,
     )
-    if token is None and (found.produce or found.read) and not _is_loopback(host):
+    if token is None and (found.produce or found.read) and not is_loopback(host):
         raise ConfigError(f"{where}: {listen} can be reached from outside; give a token")
     return found
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _hook(name: str, table: Mapping[str, Any], directory: Path) -> HookConfig:

@@ -21,6 +21,7 @@ from millstream.client.settings import read_client_settings
 from millstream.config.broker import BrokerConfig
 from millstream.console.settings import ConsoleSettings
 from millstream.errors import ConfigError, MillstreamError
+from millstream.security.networks import is_loopback
 from millstream.security.protocol import SecurityProtocol
 
 SWITCH_SECONDS = 0.0005  # 5 ms otherwise
@@ -41,7 +42,7 @@ class ConsoleBeside:
     ) -> None:
         """Raises `CommandFailed`, or `ConfigError`."""
         try:
-            from millstream.console.server import ConsoleServer, bind, is_loopback, tls_context
+            from millstream.console.server import ConsoleServer, bind, tls_context
         except ModuleNotFoundError as missing:
             raise needs_extra(missing) from None
         self._make = ConsoleServer

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import signal
 import socket
@@ -20,6 +19,7 @@ from millstream.console.memory import give_back
 from millstream.console.sessions import Access, access_of
 from millstream.console.settings import ConsoleSettings
 from millstream.errors import ConfigError, MillstreamError
+from millstream.security.networks import is_loopback
 
 STOP_SECONDS_MAX = 10.0
 TIDY_SECONDS = 20.0
@@ -118,11 +118,6 @@ class ConsoleServer:
         if self._app.state.renderer is not None and not self._has_given_back:
             self._has_given_back = True
             give_back()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
-    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
 
 
 def warnings_of(settings: ConsoleSettings, host: str) -> list[str]:

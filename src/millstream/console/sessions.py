@@ -20,14 +20,14 @@ import hmac
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 
-from millstream.client.cluster import Cluster
+from millstream.client.cluster import Cluster, parse_addresses
 from millstream.client.connection import Connection
 from millstream.client.security import Security, security_settings
 from millstream.console.settings import ConsoleSettings
@@ -35,6 +35,7 @@ from millstream.console.threads import in_thread
 from millstream.errors import ApiError, ErrorCode, MillstreamError
 from millstream.models import dataclass
 from millstream.security.exchange import OAUTHBEARER, PLAIN, AuthenticationFailed
+from millstream.security.networks import is_loopback
 
 CLUSTERS_PER_SESSION_MAX = 4
 THREADS_MAX = 16
@@ -284,8 +285,7 @@ class Sessions:
     def _offered(self) -> list[str]:
         """Those of the brokers, the one that worked last first."""
         if not self._mechanisms:
-            offered = offered_mechanisms(self.settings)
-            self._mechanisms = [it for it in MECHANISMS if it in offered]
+            self._mechanisms = mechanisms_for(self.settings, offered_mechanisms(self.settings))
         return list(self._mechanisms)
 
     def _keep(self, key: str, session: Session) -> None:
@@ -338,7 +338,7 @@ class Sessions:
 def offered_mechanisms(settings: ConsoleSettings) -> list[str]:
     """The SASL mechanisms of the brokers; none if their listener does not want a log-in."""
     given = security_settings(settings.client_settings)
-    uses_tls = given.get("security.protocol", "PLAINTEXT").upper().endswith("SSL")
+    uses_tls = _uses_tls(given)
     given = {name: it for name, it in given.items() if not name.startswith("sasl.")}
     security = Security.from_settings({**given, "security.protocol": "SSL"} if uses_tls else {})
     cluster = Cluster(
@@ -346,6 +346,21 @@ def offered_mechanisms(settings: ConsoleSettings) -> list[str]:
     )
     with cluster:
         return ask_mechanisms(cluster.any_connection())
+
+
+def mechanisms_for(settings: ConsoleSettings, offered: Sequence[str]) -> list[str]:
+    """Those with which to try a password, in this order. One that SCRAM refused is not sent in
+    the clear afterwards: to brokers elsewhere without TLS, PLAIN is for those without SCRAM."""
+    found = [it for it in MECHANISMS if it in offered]
+    addresses = parse_addresses(settings.bootstrap_servers)
+    is_hidden = _uses_tls(settings.client_settings) or all(is_loopback(it) for it, _ in addresses)
+    if is_hidden or found == [PLAIN]:
+        return found
+    return [it for it in found if it != PLAIN]
+
+
+def _uses_tls(settings: Mapping[str, str]) -> bool:
+    return settings.get("security.protocol", "PLAINTEXT").upper().endswith("SSL")
 
 
 def no_passwords() -> ApiError:

@@ -21,6 +21,12 @@ def parse_address(host: str) -> Address | None:
     return address
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it; of names, that is known of `localhost` alone."""
+    address = parse_address(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
 class Networks:
     """A set of addresses and networks."""
 

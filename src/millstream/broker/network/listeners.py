@@ -6,7 +6,6 @@ A listener that anybody can reach and that asks nobody who they are is opened wi
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import socket
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from millstream.broker.network.listener import Listener
 from millstream.coordination.cluster_records import BrokerEndpoint
 from millstream.errors import MillstreamError
+from millstream.security.networks import is_loopback
 
 if TYPE_CHECKING:
     from millstream.broker.network.connections import Connections
@@ -157,7 +157,7 @@ def open_to_all(config: BrokerConfig) -> list[str]:
     """Warnings about listeners that others can reach and that do not protect themselves."""
     warnings = []
     for endpoint in config.endpoints:
-        if _is_local(endpoint.host):
+        if is_loopback(endpoint.host):
             continue
         name, protocol = endpoint.listener, config.listener_protocols[endpoint.listener]
         settings = config.listener_settings(name)
@@ -176,10 +176,3 @@ def open_to_all(config: BrokerConfig) -> list[str]:
                 "everything, passwords of PLAIN too. Use SASL_SSL"
             )
     return warnings
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
