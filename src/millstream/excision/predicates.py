@@ -6,6 +6,9 @@ the predicate uses nothing else: columns of the value, or fields read from it by
 row does not have makes the question undecidable: the key, offset and time of the record, its
 headers, the text of the value as a whole, a field that the sink left out, and numbers or times that
 the sink has in another form than the text of the record.
+
+Receipts keep the reasons for that, and so these have no text of the predicate but plain names of
+fields, and no value of a row.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ class Predicate:
             except duckdb.Error as error:
                 missing = _MISSING.search(str(error))
                 if missing is None or self._target.names is not None or self._is_envelope:
-                    raise Undecidable(str(error).splitlines()[0]) from error
+                    raise Undecidable(_reason(error, missing)) from None
                 # Documents have any fields, and none of these has this one.
                 table = table.append_column(missing[1], pa.nulls(len(rows), pa.string()))
 
@@ -123,17 +126,17 @@ def _refuse(where: str, target: Target, is_envelope: bool) -> None:
 def _check_path(path: str, target: Target, is_envelope: bool) -> None:
     found = _PATH.fullmatch(path)
     if found is None:
-        raise Undecidable(f"the predicate reads {path} of the value")
+        raise Undecidable("the predicate reads the value by a path that is not one of names")
     names = [found[1], *re.findall(r"[A-Za-z0-9_-]+", found[2])]
     if is_envelope:
         if names[0] != "after" or len(names) == 1:
-            raise Undecidable(f"the predicate reads {path} of the value, and rows have `after`")
+            raise Undecidable("the predicate reads the value beside `after`, which is what rows have")
         names = names[1:]
     name, is_nested = names[0], len(names) > 1
     if target.names is None:
         return  # documents have every field as it was
     if name not in target.names:
-        raise Undecidable(f"the sink leaves out the field {name}")
+        raise Undecidable(f"the sink leaves out {_shown(name)}")
     if target.columns is None:
         if is_nested:
             raise Undecidable(f"the sink has {name} as text")
@@ -143,6 +146,19 @@ def _check_path(path: str, target: Target, is_envelope: bool) -> None:
         return
     if is_nested or not any(is_exact(column.type) for is_exact in _EXACT):
         raise Undecidable(f"the sink has {name} as {column.type}, not as the record wrote it")
+
+
+def _reason(error: duckdb.Error, missing: re.Match[str] | None) -> str:
+    """Without the text of DuckDB, which quotes values of rows and of the predicate: receipts keep
+    neither."""
+    if missing is not None:
+        return f"rows do not have {_shown(missing[1])}"
+    return f"the predicate cannot be evaluated over rows ({type(error).__name__})"
+
+
+def _shown(field: str) -> str:
+    """A name that may be data itself is not shown."""
+    return f"the field {field}" if field.isidentifier() else "a field"
 
 
 def _parsed(text: Any) -> Any:
