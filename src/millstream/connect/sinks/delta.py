@@ -94,8 +94,7 @@ class DeltaSink(Sink):
         wanted = typed_keys(keys, target.columns, target.key)
         first = list(dict.fromkeys(it[0] for it in wanted))
         with self._reporting():
-            rows = self._load(target).to_pyarrow_dataset()
-            here = rows.to_table(filter=pc.field(target.key[0]).isin(first)).to_pylist()
+            here = list(_with_values(self._load(target), target.key[0], first))
         found = {}
         for row in here:
             key = wanted.get(tuple(row[name] for name in target.key))
@@ -316,6 +315,18 @@ class DeltaSink(Sink):
             raise StoreError(
                 f"{self._directory}: {error}; nothing of the batch was kept"
             ) from error
+
+
+def _with_values(table: DeltaTable, column: str, values: Sequence[Any]) -> Iterator[Row]:
+    """The rows that have one of these in the column."""
+    rows = table.to_pyarrow_dataset()
+    if not pa.types.is_string(rows.schema.field(column).type):
+        yield from rows.to_table(filter=pc.field(column).isin(values)).to_pylist()
+        return
+    # Arrow cannot compare text with the least and greatest of a file, which are `string_view`.
+    wanted = pa.array(values, pa.string())
+    for batch in rows.to_batches():
+        yield from batch.filter(pc.is_in(batch.column(column), wanted)).to_pylist()
 
 
 def _commits(path: Path, last: int) -> Iterator[dict[str, Any]]:
