@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from millstream.connect.sinks.changes import DELETED, Key, Row, keyed
 from millstream.connect.sinks.positions import Place, Position, PositionMoved, check_steps
@@ -26,12 +27,14 @@ from millstream.connect.tables.schema import Layout, layout_of, quote, quoted
 from millstream.connect.tables.spec import POSITIONS_TABLE, TableSpec
 from millstream.connect.tables.sqlite_tables import (
     apply,
+    bound,
     explain,
     fit,
     forget_identity,
     identity,
     open_database,
     purge,
+    restored,
     transaction,
 )
 
@@ -111,7 +114,7 @@ class SqliteSink(Sink):
         return None if found is None else float(found)
 
     def stored_rows(self, target: Target, keys: Sequence[Key]) -> dict[Key, Row]:
-        from millstream.connect.sinks.columns import to_json, typed_keys
+        from millstream.connect.sinks.columns import typed_keys
 
         layout = self._layouts()[target.topic]
         condition = " AND ".join(f"{quote(it.name)} = ?" for it in layout.key)
@@ -119,19 +122,16 @@ class SqliteSink(Sink):
         found = {}
         with self._reporting("read rows of"):
             for values, key in typed_keys(keys, target.columns, target.key).items():
-                bound = [to_json(it) for it in values]
-                for row in self._opened().execute(statement, bound):
-                    found[key] = dict(zip(layout.names, map(to_json, row), strict=True))
+                for row in self._opened().execute(statement, [bound(it) for it in values]):
+                    found[key] = _row(row, layout)
         return found
 
     def rows(self, target: Target) -> Iterator[tuple[str, Row]]:
-        from millstream.connect.sinks.columns import to_json
-
         layout = self._layouts()[target.topic]
         statement = f"SELECT {quoted(layout.columns)} FROM {quote(target.table)}"
         with self._reporting("read rows of"):
             for values in self._opened().execute(statement):
-                yield keyed(dict(zip(layout.names, map(to_json, values), strict=True)), target.key)
+                yield keyed(_row(values, layout), target.key)
 
     def purge(self) -> list[str]:
         with self._reporting("vacuum"):
@@ -238,3 +238,11 @@ class SqliteSink(Sink):
             if "no such table" in str(error) or "locked" in str(error):  # dropped: create it
                 raise SinkUnavailable(str(problem)) from error
             raise problem from error
+
+
+def _row(values: Sequence[Any], layout: Layout) -> Row:
+    """In the form of JSON."""
+    from millstream.connect.sinks.columns import to_json
+
+    pairs = zip(values, layout.columns, strict=True)
+    return {column.name: to_json(restored(it, column)) for it, column in pairs}

@@ -14,6 +14,8 @@ import sqlite3
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +266,29 @@ def _delete(connection: sqlite3.Connection, keys: pa.Table, layout: Layout) -> N
     columns = [python_values(keys.column(column.name), column) for column in layout.key]
     statement = f"DELETE FROM {quote(layout.table.name)} WHERE {condition}"
     connection.executemany(statement, zip(*columns, strict=True))
+
+
+def bound(value: Any) -> Any:
+    """A value of Arrow as `python_values` binds it, for a comparison with what is stored."""
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=None).isoformat(" ", "microseconds")  # UTC, as Arrow has it
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def restored(value: Any, column: Column) -> Any:
+    """A stored value as the column's kind has it, where SQLite has none of that kind. What
+    something else wrote there in another form stays as it is."""
+    if column.kind == "boolean" and value in (0, 1):
+        return bool(value)
+    if column.kind in ("timestamp", "timestamp_ntz") and isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            return value
+        return moment.replace(tzinfo=UTC) if column.kind == "timestamp" else moment
+    return value
 
 
 def python_values(values: pa.ChunkedArray, column: Column) -> list[Any]:
