@@ -111,7 +111,7 @@ def test_column_that_the_sink_does_not_have_is_undecidable() -> None:
         "cast(name as int) = 5",
         "age = 'mallory@example.org'",
         "strptime(name, '%Y') > date '2020-01-01'",
-        "\"mallory@example.org\" = name",
+        '"mallory@example.org" = name',
         "mallory(name)",
         "name = 'mallory@example.org",
         "_value->>'$[mallory]' = 'a'",
@@ -123,3 +123,20 @@ def test_reason_quotes_neither_rows_nor_the_predicate(where: str) -> None:
     assert "alice" not in str(raised.value)
     assert "mallory" not in str(raised.value)
     assert raised.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "target"),
+    [
+        ({"name": "alice", "age": "old"}, TABLE),  # something else wrote to the table
+        ({"name": "alice", "at": "2026-01-01 00:00:00"}, TABLE),
+        ({"name": "alice", "price": "NaN"}, TABLE),
+        ({"name": "alice", "age": 2**70}, DOCUMENTS),
+        ({"name": "alice \ud800"}, DOCUMENTS),
+    ],
+)
+def test_rows_with_values_that_do_not_fit_are_undecidable(
+    fields: dict[str, Any], target: Target
+) -> None:
+    with pytest.raises(Undecidable, match="values that their columns cannot hold"):
+        names("name = 'alice'", [("alice", fields)], target)

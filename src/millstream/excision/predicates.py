@@ -37,6 +37,7 @@ _FIELD = re.compile(
 )
 _PATH = re.compile(r"(?:\$\.)?([A-Za-z0-9_-]+)((?:\.[A-Za-z0-9_-]+|\[\d+\])*)")
 _MISSING = re.compile(r'Referenced column "([^"]+)" not found')
+_UNFIT = (pa.ArrowException, ValueError, TypeError, ArithmeticError)
 _EXACT = (pa.types.is_string, pa.types.is_integer, pa.types.is_boolean)
 
 
@@ -50,10 +51,13 @@ class Predicate:
         _refuse(self._where, self._target, self._is_envelope)
 
     def select(self, rows: Sequence[tuple[str, Row]]) -> list[tuple[str, Row]]:
-        """Those for which it holds. Raises `Undecidable` if a column does not exist."""
+        """Those for which it holds. Raises `Undecidable`."""
         if not rows:
             return []
-        table = self._table([row for _, row in rows])
+        try:
+            table = self._table([row for _, row in rows])
+        except _UNFIT:
+            raise Undecidable("rows have values that their columns cannot hold") from None
         while True:
             try:
                 return [rows[number] for number in self._evaluate(table)]
@@ -130,7 +134,7 @@ def _check_path(path: str, target: Target, is_envelope: bool) -> None:
     names = [found[1], *re.findall(r"[A-Za-z0-9_-]+", found[2])]
     if is_envelope:
         if names[0] != "after" or len(names) == 1:
-            raise Undecidable("the predicate reads the value beside `after`, which is what rows have")
+            raise Undecidable("the predicate reads the value beside `after`, and rows have that")
         names = names[1:]
     name, is_nested = names[0], len(names) > 1
     if target.names is None:
