@@ -67,6 +67,14 @@ def test_documents_may_have_any_fields() -> None:
     assert names("nickname is null and total is null", FREE, DOCUMENTS) == ["bob"]
 
 
+def test_field_of_several_types_is_no_column() -> None:
+    rows = [("alice", {"name": "alice", "Zip": "12345"}), ("bob", {"name": "bob", "Zip": 99})]
+    with pytest.raises(Undecidable, match="rows have the field zip in several types"):
+        names("zip = '12345'", rows, DOCUMENTS)
+    assert names("_value->>'$.Zip' = '12345'", rows, DOCUMENTS) == ["alice"]
+    assert names("zip = 99", rows[1:], DOCUMENTS) == ["bob"]
+
+
 def test_row_of_a_change_is_the_after_of_its_record() -> None:
     assert names("_value->>'$.after.name' = 'alice'", format="debezium") == ["alice"]
     assert names("after.age = 30", format="debezium") == ["alice"]

@@ -63,10 +63,13 @@ class Predicate:
                 return [rows[number] for number in self._evaluate(table)]
             except duckdb.Error as error:
                 missing = _MISSING.search(str(error))
-                if missing is None or self._target.names is not None or self._is_envelope:
-                    raise Undecidable(_reason(error, missing)) from None
+                name = missing[1] if missing else None
+                if name is not None and _have(rows, name):
+                    raise Undecidable(f"rows have {_shown(name)} in several types") from None
+                if name is None or self._target.names is not None or self._is_envelope:
+                    raise Undecidable(_reason(error, name)) from None
                 # Documents have any fields, and none of these has this one.
-                table = table.append_column(missing[1], pa.nulls(len(rows), pa.string()))
+                table = table.append_column(name, pa.nulls(len(rows), pa.string()))
 
     def _evaluate(self, table: pa.Table) -> list[int]:
         connection = open_sandbox({TABLE: table}, memory_limit_mb=MEMORY_LIMIT_MB, threads=1)
@@ -152,11 +155,16 @@ def _check_path(path: str, target: Target, is_envelope: bool) -> None:
         raise Undecidable(f"the sink has {name} as {column.type}, not as the record wrote it")
 
 
-def _reason(error: duckdb.Error, missing: re.Match[str] | None) -> str:
+def _have(rows: Sequence[tuple[str, Row]], name: str) -> bool:
+    """SQL compares names without case."""
+    return any(it.lower() == name.lower() for _, row in rows for it in row)
+
+
+def _reason(error: duckdb.Error, missing: str | None) -> str:
     """Without the text of DuckDB, which quotes values of rows and of the predicate: receipts keep
     neither."""
     if missing is not None:
-        return f"rows do not have {_shown(missing[1])}"
+        return f"rows do not have {_shown(missing)}"
     return f"the predicate cannot be evaluated over rows ({type(error).__name__})"
 
 
