@@ -15,7 +15,7 @@ from millstream.excision.predicates import Predicate
 COLUMNS = "name string, age int, price decimal(9,2), at timestamp, tags json"
 TABLE = Target("people", "people", ("name",), parse_columns(COLUMNS, "test"))
 DOCUMENTS = Target("people", "people", ("name",))
-INDEX = Target("people", "people", ("name",), fields=("email",), stored=("city",))
+INDEX = Target("people", "people", ("name",), fields=("email",), stored=("city", "tags"))
 
 
 def row(name: str, **fields: Any) -> tuple[str, dict[str, Any]]:
@@ -73,6 +73,18 @@ def test_field_of_several_types_is_no_column() -> None:
         names("zip = '12345'", rows, DOCUMENTS)
     assert names("_value->>'$.Zip' = '12345'", rows, DOCUMENTS) == ["alice"]
     assert names("zip = 99", rows[1:], DOCUMENTS) == ["bob"]
+
+
+def test_lists_and_objects_are_text_in_an_index() -> None:
+    rows: list[tuple[str, dict[str, Any]]] = [
+        ("alice", {"name": "alice", "city": "[Bath]", "tags": '["vip"]'}),
+        ("bob", {"name": "bob", "city": "{", "tags": None}),
+    ]
+    for where in ("tags[1] = 'vip'", "len(TAGS) > 1", "_value->>'$.tags' = 'vip'"):
+        with pytest.raises(Undecidable, match="the sink has tags as text"):
+            names(where, rows, INDEX)
+    assert names("city = '[Bath]'", rows, INDEX) == ["alice"]
+    assert names("len(tags) > 1", [("carol", {"name": "carol", "tags": "vip"})], INDEX) == ["carol"]
 
 
 def test_row_of_a_change_is_the_after_of_its_record() -> None:

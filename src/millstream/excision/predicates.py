@@ -54,6 +54,7 @@ class Predicate:
         """Those for which it holds. Raises `Undecidable`."""
         if not rows:
             return []
+        self._refuse_texts([row for _, row in rows])
         try:
             table = self._table([row for _, row in rows])
         except _UNFIT:
@@ -92,6 +93,16 @@ class Predicate:
         arrays["_value"] = pa.array(texts, pa.string())
         arrays[NUMBER] = pa.array(range(len(rows)), pa.int64())
         return pa.table(arrays)
+
+    def _refuse_texts(self, rows: Sequence[Row]) -> None:
+        """An index has lists and objects as the text of their JSON, as which a predicate about
+        them would be answered wrongly."""
+        if self._target.names is None or self._target.columns is not None:
+            return
+        where = self._where.lower()
+        for name in self._target.names:
+            if name.lower() in where and any(_is_nested(row.get(name)) for row in rows):
+                raise Undecidable(f"the sink has {name} as text")
 
     def _nested(self, row: Row) -> Row:
         """The row as the record has it: columns of JSON are not text there."""
@@ -171,6 +182,11 @@ def _reason(error: duckdb.Error, missing: str | None) -> str:
 def _shown(field: str) -> str:
     """A name that may be data itself is not shown."""
     return f"the field {field}" if field.isidentifier() else "a field"
+
+
+def _is_nested(text: Any) -> bool:
+    looks_so = isinstance(text, str) and text.startswith(("[", "{"))
+    return looks_so and isinstance(_parsed(text), list | dict)
 
 
 def _parsed(text: Any) -> Any:

@@ -33,6 +33,24 @@ def test_documents_are_found_by_their_words(tmp_path: Path, log: Log) -> None:
     assert index.query("SELECT count(*) FROM items_keys") == [(0,)]
 
 
+def test_documents_are_read_back_with_their_key(tmp_path: Path, log: Log) -> None:
+    """And booleans as JSON has them."""
+    topic = {"key": ["shop", "id"], "fields": ["title"], "stored": ["is_sold", "tags"]}
+    config = SearchIndex(tmp_path).config(log, format="json", topic=topic)
+    log.send(
+        (b"1", {"shop": "a", "id": 1, "title": "Shoes", "is_sold": True, "tags": ["sale"]}),
+        (b"2", {"shop": "a", "id": 2, "title": "Boots", "is_sold": False}),
+    )
+    run_once(config)
+    with open_sink(config) as sink:
+        sink.open()
+        rows = dict(sink.rows(sink.targets[0]))
+    assert rows == {
+        '["a",1]': {"shop": "a", "id": 1, "title": "Shoes", "is_sold": "true", "tags": '["sale"]'},
+        '["a",2]': {"shop": "a", "id": 2, "title": "Boots", "is_sold": "false", "tags": None},
+    }
+
+
 def test_keys_of_any_form_are_kept_apart(tmp_path: Path, log: Log) -> None:
     """Whole numbers are rowids; others have one of their own."""
     index = SearchIndex(tmp_path)

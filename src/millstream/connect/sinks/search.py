@@ -142,8 +142,9 @@ class SearchSink(SqliteSink):
         statement = f"SELECT {', '.join(map(quote, ['key', *names]))} FROM {quote(target.table)}"
         with self._reporting("read documents of"):
             for key, *values in self._opened().execute(statement):
-                own = {target.key[0]: key} if len(target.key) == 1 else {}
-                yield str(key), own | dict(zip(names, values, strict=True))
+                own = [key] if len(target.key) == 1 else json.loads(key)
+                row = dict(zip((*target.key, *names), (*own, *values), strict=True))
+                yield str(key), row
 
     def _replace(self, connection: sqlite3.Connection, target: Target, other: Target) -> None:
         columns = ", ".join(map(quote, ["key", *target.fields, *target.stored]))
@@ -170,6 +171,6 @@ def whole_number(key: str) -> int | None:
 
 def _text(value: Any) -> Any:
     """Text, numbers and nulls as they are; anything else as JSON."""
-    if value is None or isinstance(value, str | int | float):
+    if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool)):
         return value
     return json.dumps(value, ensure_ascii=False)
