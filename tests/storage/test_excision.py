@@ -75,6 +75,7 @@ class ExcisedStore(CompactedStore):
         for path in self.files():
             self.fs.unlink(path)
         for path, content in backup.items():
+            self.fs.make_directory(path.rpartition("/")[0])
             fd = self.fs.open(path, create=True)
             self.fs.pwritev(fd, [content], 0)
             self.fs.fdatasync(fd)
@@ -383,7 +384,8 @@ class Life:
         batch = []
         for _ in range(random.randrange(1, 4)):
             self._count += 1
-            batch.append((b"k%d" % random.randrange(5), b"<%d>" % self._count))
+            # Long enough that compressed records don't have the same bytes by chance.
+            batch.append((b"k%d" % random.randrange(5), b"<content %d>" % self._count))
         known = set(store.written)
         records = [Record(i, i, key, value) for i, (key, value) in enumerate(batch)]
         encoded = encode_batch(records, compression=random.choice(list(Compression)))

@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
-from millstream.pipelines.spec import Output, PipelineSpec, Topic, by_name
+from millstream.pipelines.spec import Output, PipelineSpec, Topic, by_name, name_of
 from millstream.views.positions import Position
 from millstream.views.reading import TIMEOUT_SECONDS, Snapshot, read_once
 
@@ -166,7 +166,7 @@ def pipeline(
     def decorate(function: Callable[..., Any]) -> Pipeline:
         return Pipeline(
             function=function,
-            name=name or function.__name__,
+            name=name or name_of(function),
             reads=by_name(reads, function, "reads"),
             writes=by_name(writes, function, "writes"),
             version=str(version),

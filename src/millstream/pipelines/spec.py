@@ -320,15 +320,20 @@ def by_name(declared: Any, function: Callable[..., Any], which: str) -> Mapping[
     allowed = (Topic,) if which == "reads" else (Topic, Table)
     if isinstance(declared, allowed):
         if which == "writes":
-            return {ONLY: _named(declared, function.__name__)}
+            return {ONLY: _named(declared, name_of(function))}
         parameters = _parameters(function)
         return {parameters[0] if parameters else ONLY: declared}
     if isinstance(declared, Mapping) and all(isinstance(it, allowed) for it in declared.values()):
         return {name: _named(it, name) for name, it in declared.items()}
     what = 'topic("...")' if which == "reads" else 'topic("...") or table("...")'
     raise ConfigError(
-        f'{function.__name__}: {which} must be {what}, or several by name: {{"name": {what}}}'
+        f'{name_of(function)}: {which} must be {what}, or several by name: {{"name": {what}}}'
     )
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Its own, or that of its kind: windows and patterns are objects that can be called."""
+    return getattr(function, "__name__", type(function).__name__)
 
 
 def _named(declared: Any, name: str) -> Any:
