@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.broker.metadata.outcomes import failures
+from millstream.broker.metadata.outcomes import failures, settled
 from millstream.broker.metadata.topics import NewTopic
 from millstream.broker.server import BrokerServer
 from millstream.coordination.cluster import ClusterImage
@@ -30,6 +30,14 @@ def test_failure_is_that_of_each_item_and_tells_no_files() -> None:
     broken = asyncio.run(failures("ab", commit(StorageError("/secret/place is full"))))
     assert {it.code for it in broken.values()} == {ErrorCode.UNKNOWN_SERVER_ERROR}
     assert "secret" not in str(broken["a"].message)
+
+
+def test_items_that_were_refused_stay_refused_if_the_others_fail() -> None:
+    late = ApiError(ErrorCode.REQUEST_TIMED_OUT, "late")
+    wrong = ApiError(ErrorCode.INVALID_CONFIG, "no such setting")
+    assert settled({"a": wrong, "b": None}, {"a": late, "b": late}) == {"a": wrong, "b": late}
+    assert settled({"a": wrong, "b": None}, {}) == {"a": wrong, "b": None}
+    assert settled({}, {"a": late}) == {"a": late}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from millstream.broker.metadata.configs import Change, ConfigManager
-from millstream.broker.metadata.outcomes import failures
+from millstream.broker.metadata.outcomes import failures, settled
 from millstream.broker.metadata.store import MetadataLog
 from millstream.broker.metadata.topics import MorePartitions, NewTopic, TopicManager
 from millstream.coordination.cluster import ClusterImage, PartitionImage, Resource, TopicImage
@@ -201,7 +201,7 @@ class LoggedActions:
             return records
 
         failed = await failures({user for user, _ in changes}, self._log.change(decide))
-        return outcome | failed
+        return settled(outcome, failed)
 
     async def create_first_users(self, users: Mapping[ScramKey, ScramCredential]) -> None:
         def decide(image: ClusterImage) -> Sequence[MetadataRecord]:
@@ -269,7 +269,7 @@ class LoggedActions:
 
         partitions = [(target.topic, target.partition_id) for target in targets]
         failed = await failures(partitions, self._log.change(decide))
-        return outcome | failed
+        return settled(outcome, failed)
 
     def _why_not_move(
         self, image: ClusterImage, target: Target, may_change_factor: bool

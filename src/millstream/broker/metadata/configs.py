@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from millstream.broker.metadata.loggers import change_levels, logger_levels, logger_setting
-from millstream.broker.metadata.outcomes import failures
+from millstream.broker.metadata.outcomes import failures, settled
 from millstream.broker.metadata.store import MetadataLog
 from millstream.config.archive import check_disabled
 from millstream.config.broker import (
@@ -320,7 +320,7 @@ class ConfigManager:
             decide(self._store.image)
             return outcomes
         failed = await failures(edits, self._store.change(decide))
-        return outcomes | failed
+        return settled(outcomes, failed)
 
     def _check(
         self,

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from millstream.broker.metadata.configs import ConfigManager
-from millstream.broker.metadata.outcomes import failures
+from millstream.broker.metadata.outcomes import failures, settled
 from millstream.broker.metadata.store import METADATA_TOPIC, MetadataLog
 from millstream.config.broker import BrokerConfig
 from millstream.coordination.cluster import (
@@ -130,7 +130,7 @@ class TopicManager:
 
         failed = await failures([topic.name for topic in topics], run())
         if failed:
-            return dict(failed)
+            return {**failed, **refused}
         return {topic.name: refused.get(topic.name) or created[topic.name] for topic in topics}
 
     async def auto_create(self, names: Iterable[str]) -> dict[str, TopicImage | ApiError]:
@@ -303,7 +303,7 @@ class TopicManager:
             return records
 
         failed = await failures([topic.name for topic in topics], self._run(decide, validate_only))
-        return outcome | failed
+        return settled(outcome, failed)
 
     def _more_partitions_records(
         self, image: ClusterImage, more: MorePartitions
