@@ -33,6 +33,26 @@ def test_example_of_the_standard() -> None:
     assert login.respond(b"rspauth=ea40f60335c427b5527b84dbabcdfffd") is None
 
 
+@pytest.mark.parametrize(
+    ("user", "password", "response"),
+    [
+        ("jürgen", "пароль", "2c43b4fdcf9fc5fb6778cf3d12d5584d"),
+        ("brökers", "pass€", "783803a4de91b07c82859d19d573593c"),
+    ],
+)
+def test_names_and_passwords_are_encoded_each_on_its_own_as_java_does(
+    user: str, password: str, response: str
+) -> None:
+    """Java's SaslServer accepts these."""
+    login = DigestMd5Login(
+        *(user, password),
+        service="imap",
+        host="elwood.innosoft.com",
+        new_nonce=lambda: "OA6MHXh6VqTrRk",
+    )
+    assert f"response={response},".encode() in (login.respond(CHALLENGE) or b"")
+
+
 def test_server_that_does_not_know_the_password_is_refused() -> None:
     login = example()
     login.respond(CHALLENGE)

@@ -60,7 +60,7 @@ class DigestMd5Login:
         if "auth" not in re.split(r"[\s,]+", challenge.get("qop", "auth")):
             raise _failed("the server wants to encrypt by SASL: use TLS")
         realm = challenge.get("realm", self._realm)
-        secret = _encoded(f"{self._username}:{realm}:{self._password}")
+        secret = b":".join(map(_encoded, (self._username, realm, self._password)))
         session = _md5(secret) + f":{nonce}:{self._nonce}".encode()
 
         def value(method: str) -> str:
