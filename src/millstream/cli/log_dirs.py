@@ -165,13 +165,17 @@ def _follow(cluster: Cluster, broker: int, path: str, wanted: Sequence[tuple[str
             mine = [rows[key] for key in wanted if key in rows]
             moving = [it for it in mine if it["moving_to"] is not None]
             elsewhere = [it for it in mine if it["log_dir"] != path]
+            missing = [key for key in wanted if key not in rows]  # between two directories
             if moving:
                 given_up_at = time.monotonic() + GRACE_SECONDS
-            elif not elsewhere or time.monotonic() > given_up_at:
+            elif not (elsewhere or missing) or time.monotonic() > given_up_at:
                 break
             done = sum(it["copied_bytes"] if it in moving else it["bytes"] for it in mine)
             bars.update(task, total=sum(it["bytes"] for it in mine), completed=done)
             time.sleep(POLL_SECONDS)
+    if missing:
+        topic, partition = missing[0]
+        raise CommandFailed(f"broker {broker} has {topic}-{partition} no longer; its log says why")
     if elsewhere:
         first = elsewhere[0]
         raise CommandFailed(
