@@ -40,11 +40,11 @@ async def failure(cluster: Cluster, security: ZooKeeperSecurity) -> str:
     """Why it cannot connect."""
     session = ZooKeeperSession(cluster.hosts, session_timeout_ms=20_000, security=security)
     starting = asyncio.ensure_future(session.start(PATIENCE_SECONDS))
-    await eventually(lambda: session._failure or starting.done())
+    await eventually(lambda: session._failures or starting.done())
     starting.cancel()
     await asyncio.wait({starting})
     await session.close()
-    return session._failure
+    return "; ".join(f"{server}: {reason}" for server, reason in session._failures.items())
 
 
 def test_session_with_tls_carries_much_and_comes_back(

@@ -250,10 +250,35 @@ def test_closed_session_leaves_no_ephemeral_nodes(cluster: Cluster) -> None:
 def test_start_names_the_addresses_where_no_server_answers() -> None:
     async def scenario() -> None:
         session = ZooKeeperSession(f"127.0.0.1:{free_port()}/x", session_timeout_ms=1_000)
-        session._not_connected("127.0.0.1:1: Connection refused")
+        session._not_connected("127.0.0.1:1", "Connection refused")
         told = r"no ZooKeeper server answers at 127.0.0.1:.*/x .*\(.*: Connection refused\)"
         with pytest.raises(ZooKeeperError, match=told):
             await session.start(0.2)
+
+    asyncio.run(scenario())
+
+
+def test_attempts_at_several_servers_are_logged_once_each(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        servers = [f"127.0.0.1:{free_port()}" for _ in range(3)]
+        session = ZooKeeperSession(",".join(servers), session_timeout_ms=1_000)
+        starting = asyncio.ensure_future(session.start(PATIENCE_SECONDS))
+        attempts = 0
+        note = session.on_failure
+
+        def counted(server: str, reason: str) -> None:
+            nonlocal attempts
+            attempts += 1
+            note(server, reason)
+
+        session.on_failure = counted  # type: ignore[method-assign]
+        await eventually(lambda: attempts > 6)
+        starting.cancel()
+        await asyncio.wait({starting})
+        await session.close()
+        logged = [it.getMessage() for it in caplog.records if "cannot connect" in it.message]
+        assert len(logged) == 3
+        assert all(any(server in it for it in logged) for server in servers)
 
     asyncio.run(scenario())
 

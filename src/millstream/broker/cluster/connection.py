@@ -65,8 +65,8 @@ class Owner(Protocol):
         """There is a connection, with this session time-out, and it is authenticated."""
         ...
 
-    def on_failure(self, reason: str) -> None:
-        """An attempt to connect has failed."""
+    def on_failure(self, server: str, reason: str) -> None:
+        """An attempt to connect to this `host:port` has failed."""
         ...
 
 
@@ -101,7 +101,7 @@ class Client(KazooClient):  # type: ignore[misc]
             raise
         except Exception as error:  # noqa: BLE001  # whatever it is: kazoo's thread must go on
             reason = self._reason(error)
-            self._owner.on_failure(f"{host}:{port}: {reason}")
+            self._owner.on_failure(f"{host}:{port}", reason)
             raise exceptions.ConnectionDropped(reason) from None
         self._owner.on_negotiated(round(read_timeout_ms * 3 / 2))  # kazoo reads two thirds of it
         return read_timeout_ms, connect_timeout_ms

@@ -175,7 +175,7 @@ class ZooKeeperSession:
         self._proved_at: float | None = None  # when the last answered `sync` was sent
         self._connected = asyncio.Event()
         self._heartbeat: asyncio.Task[None] | None = None
-        self._failure = ""  # of the last attempt to connect
+        self._failures: dict[str, str] = {}  # of the last attempts to connect, by server
         self.listeners: list[Listener] = []
 
     # State
@@ -217,7 +217,8 @@ class ZooKeeperSession:
             await asyncio.wait_for(self._connected.wait(), timeout_seconds)
         except TimeoutError:
             await self.close()
-            reason = f" ({self._failure})" if self._failure else ""
+            reasons = [f"{server}: {reason}" for server, reason in self._failures.items()]
+            reason = f" ({'; '.join(reasons)})" if reasons else ""
             raise ZooKeeperError(
                 f"no ZooKeeper server answers at {self.hosts} within {timeout_seconds:g} s"
                 f"{reason}: check that it runs, and the addresses (host:port,host:port/chroot)"
@@ -406,13 +407,14 @@ class ZooKeeperSession:
         session_id = self._client.client_id[0]
         self._on_loop(self._state_changed, KazooState.CONNECTED, session_id)
 
-    def on_failure(self, reason: str) -> None:
-        self._on_loop(self._not_connected, reason)
+    def on_failure(self, server: str, reason: str) -> None:
+        self._on_loop(self._not_connected, server, reason)
 
-    def _not_connected(self, reason: str) -> None:
-        if reason != self._failure:
-            self._failure = reason
-            logger.warning("cannot connect to ZooKeeper: %s", reason)
+    def _not_connected(self, server: str, reason: str) -> None:
+        """Attempts are many: only a new reason is logged."""
+        if reason != self._failures.get(server):
+            self._failures[server] = reason
+            logger.warning("cannot connect to ZooKeeper: %s: %s", server, reason)
 
     def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -431,7 +433,7 @@ class ZooKeeperSession:
                 self._timeout_ms,
             )
             self._connected.set()
-            self._failure = ""
+            self._failures.clear()
             self._tell(SessionEvent.NEW_SESSION if is_new else SessionEvent.CONNECTED)
             return
         if state == KazooState.LOST:
