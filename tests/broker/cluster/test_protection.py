@@ -94,6 +94,19 @@ def test_strangers_can_change_nothing_and_read_no_metadata(
     asyncio.run(scenario())
 
 
+def test_node_that_was_restricted_further_stays_so(cluster: Cluster) -> None:
+    async def scenario() -> None:
+        async with cluster.secured(OWNER).session() as session:
+            await session.ensure("/brokers/ids")
+            await session.set_access("/brokers/ids", Access.PRIVATE)
+            await session.set_access("/brokers", Access.OPEN)
+            await secure_nodes(session)
+            assert await session.access("/brokers/ids") is Access.PRIVATE
+            assert await session.access("/brokers") is Access.READABLE
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.slow
 def test_open_cluster_is_secured_by_a_rolling_restart(
     cluster: Cluster, stranger: KazooClient, tmp_path: Path

@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 TREES = ("/brokers", "/cluster", "/controller", "/controller_epoch", METADATA)
 ROOT = ""
 NODES_AT_ONCE = 50
+_OPENNESS = (Access.PRIVATE, Access.READABLE, Access.OPEN)
 
 
 async def secure_nodes(session: ZooKeeperSession) -> None:
@@ -48,7 +49,8 @@ async def _secure(session: ZooKeeperSession, path: str) -> list[str]:
     """Returns the paths of its children."""
     wanted = session.security.access(path)
     with contextlib.suppress(NoNode):  # not yet, or no longer
-        if await session.access(path) is not wanted:
+        # One that was restricted further stays as it is.
+        if _OPENNESS.index(await session.access(path)) > _OPENNESS.index(wanted):
             await session.set_access(path, wanted)
         return [f"{path}/{name}" for name in await session.children(path)]
     return []
