@@ -293,6 +293,20 @@ def test_workers_that_were_killed_do_not_become_a_single_broker(tmp_path: Path) 
     assert Layout(FS, [tmp_path]).workers == 2
 
 
+def test_directory_in_the_place_of_a_partition_is_refused_before_anything_changes(
+    tmp_path: Path,
+) -> None:
+    single_broker(tmp_path)
+    rescale(tmp_path, 2)
+    stray = tmp_path / "t-0"
+    stray.mkdir()
+    with pytest.raises(StorageError, match=rf"{stray} is in the place to which .*/t-0 is to be"):
+        to_single(tmp_path)
+    stray.rmdir()
+    to_single(tmp_path)
+    check_single(tmp_path)
+
+
 def kill_on_the_way_back(path: Path, step: int) -> bool:
     """Returns whether the process was killed before it was done."""
     topics = {"t": 2, "worker": 2}

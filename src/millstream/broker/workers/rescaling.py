@@ -214,6 +214,7 @@ def plan(layout: Layout, was: int, workers: int, node_id: int = 1) -> Rescaling:
         for path, root in sources.items()
         for move in _moves(layout.fs, path, root, placed, has_workers=workers > 0)
     ]
+    _check_targets(layout.fs, moves)
     by_topic: dict[str, list[int]] = {}
     for (topic, _), worker in sorted(placed.items()):
         by_topic.setdefault(topic, []).append(worker)
@@ -230,6 +231,18 @@ def _sources(layout: Layout, was: int) -> dict[str, str]:
         for worker in range(1, was + 1)
         for path, root in zip(layout.worker_directories(worker), layout.roots, strict=True)
     }
+
+
+def _check_targets(fs: FileSystem, moves: Iterable[Move]) -> None:
+    """Raise if a directory is there already: one that no topic has, which was left behind."""
+    sources = {f"{move.source}/{move.name}" for move in moves}
+    for move in moves:
+        path = f"{move.target}/{move.name}"
+        if path not in sources and fs.exists(path):
+            raise StorageError(
+                f"{path} is in the place to which {move.source}/{move.name} is to be moved, and "
+                "belongs to no topic: move it away, and start again"
+            )
 
 
 def _cluster_id(layout: Layout, sources: Iterable[str]) -> str:
