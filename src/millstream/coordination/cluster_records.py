@@ -53,10 +53,10 @@ from millstream.coordination.record_codec import (
     UINT16,
     UUID,
     ArrayOf,
-    CorruptRecord,
     Field,
     Reader,
     Schema,
+    UnknownVersion,
     write_varint,
 )
 
@@ -369,13 +369,13 @@ def decode_record(value: bytes) -> MetadataRecord:
     reader = Reader(value)
     frame_version = reader.varint()
     if frame_version != FRAME_VERSION:
-        raise CorruptRecord(f"a metadata record in frame version {frame_version}; 1 is known")
+        raise UnknownVersion(f"a metadata record in frame version {frame_version}; 1 is known")
     number = reader.varint()
     version = reader.varint()
     if number in _TYPES:
         schema, _, newest = _TYPES[number]
         if version > newest:
-            raise CorruptRecord(
+            raise UnknownVersion(
                 f"{schema.cls.__name__} of version {version}; 0 to {newest} are known"
             )
         record: MetadataRecord = schema.decode(value, version, reader.position)

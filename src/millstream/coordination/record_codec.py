@@ -45,6 +45,10 @@ class CorruptRecord(StorageError):
     """The bytes of an internal record do not match their schema."""
 
 
+class UnknownVersion(CorruptRecord):
+    """A newer version of Millstream wrote the record."""
+
+
 class Reader:
     """A position in a record's bytes. Reading past the end raises `CorruptRecord`."""
 
@@ -402,7 +406,7 @@ class RecordCodec:
             return decoded_key, None
         version = _leading_int16(value)
         if not 0 <= version <= record_type.newest_version:
-            raise CorruptRecord(
+            raise UnknownVersion(
                 f"unsupported version: {record_type.value.cls.__name__} v{version}; 0 to "
                 f"{record_type.newest_version} are supported"
             )

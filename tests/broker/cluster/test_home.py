@@ -15,6 +15,7 @@ from millstream.broker.cluster.home import Fenced, ZooKeeperMetadata
 from millstream.broker.cluster.nodes import HEAD, LOG, NONCE_BYTES, SNAPSHOTS, Head, entry_path
 from millstream.broker.cluster.session import Check, Create, SetData
 from millstream.coordination.cluster import ClusterImage, ResourceType
+from millstream.coordination.cluster_features import INITIAL_FEATURES
 from millstream.coordination.cluster_records import (
     ConfigRecord,
     FeatureLevelRecord,
@@ -97,6 +98,42 @@ def test_record_of_a_newer_version_is_not_guessed_at(cluster: Cluster) -> None:
             with pytest.raises(StorageError, match="ConfigRecord of version 127"):
                 async with cluster.home():
                     pass
+
+    asyncio.run(scenario())
+
+
+def test_metadata_that_cannot_be_read_are_not_taken_for_newer_ones(cluster: Cluster) -> None:
+    async def scenario() -> None:
+        async with cluster.home() as home:
+            await home.change(lambda image: [setting("x", "1")])
+            async with cluster.session() as session:
+                path = entry_path(home._entry)
+                entry = (await session.get(path)).data
+                nonce, records = entry[:NONCE_BYTES], decode_batch(entry, NONCE_BYTES)
+                cut = [Record(it.offset, 0, None, (it.value or b"")[:-4]) for it in records]
+                await session.commit([SetData(path, nonce + encode_batch(cut))])
+            with pytest.raises(StorageError, match=r"cannot be read: .*; restore the data"):
+                async with cluster.home():
+                    pass
+
+    asyncio.run(scenario())
+
+
+def test_level_rises_when_the_last_broker_is_registered_after_its_upgrade(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although it was killed, and is still known with what it supported before."""
+
+    async def scenario() -> None:
+        with monkeypatch.context() as before:
+            before.delitem(INITIAL_FEATURES, "share.version")
+            one = await cluster.start_broker(1, is_registered=False)
+            newer = one.registration()
+            features = tuple(it for it in newer.features if it.name != "share.version")
+            await one.home.register(newer._replace(features=features))
+        await one.die()
+        async with cluster.broker(1, directory=one.directory) as upgraded:
+            assert upgraded.home.image.features["share.version"] == 1
 
     asyncio.run(scenario())
 

@@ -54,7 +54,7 @@ from millstream.coordination.cluster import ClusterImage
 from millstream.coordination.cluster_features import missing_features, why_cannot_join
 from millstream.coordination.cluster_records import MetadataRecord, RegisterBrokerRecord
 from millstream.coordination.cluster_replay import ClusterReplay
-from millstream.coordination.record_codec import CorruptRecord
+from millstream.coordination.record_codec import CorruptRecord, UnknownVersion
 from millstream.errors import ApiError, ErrorCode, MillstreamError, StorageError
 
 if TYPE_CHECKING:
@@ -158,8 +158,13 @@ class ZooKeeperMetadata:
             async with self._changing:
                 await self._session.repeating(self._read_newest)
             problem = why_cannot_join(self._image.features)
-        except CorruptRecord as error:
+        except UnknownVersion as error:
             problem = str(error)
+        except CorruptRecord as error:
+            raise StorageError(
+                f"the metadata in ZooKeeper at {self._session.hosts} cannot be read: {error}; "
+                "restore the data of ZooKeeper"
+            ) from error
         if problem is not None:
             raise StorageError(
                 f"the cluster in ZooKeeper at {self._session.hosts} was upgraded to a newer "
@@ -167,6 +172,9 @@ class ZooKeeperMetadata:
             )
         self._session.listeners.append(self._on_session)
         self._spawn(self._follow())
+        await self._finalize_features()
+
+    async def _finalize_features(self) -> None:
         await self.change(lambda image: missing_features(image.features, image.live_features))
 
     async def _create_nodes(self) -> None:
@@ -191,8 +199,11 @@ class ZooKeeperMetadata:
         return image
 
     async def register(self, broker: RegisterBrokerRecord) -> None:
+        """Levels may rise afterwards: what this broker supported before an upgrade no longer
+        counts."""
         assert self.member is not None
         await self.member.register(broker)
+        await self._finalize_features()
 
     async def close(self) -> None:
         if self.member is not None:
