@@ -111,6 +111,7 @@ def write_while(shop: Shop, readers: list[Future[int]]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_no_read_in_a_million_is_torn(tmp_path: Path) -> None:
     """Readers are processes of their own, and the writer never pauses."""
     url = f"sqlite:///{tmp_path}/shop.db"
