@@ -265,8 +265,8 @@ class Client:
             self._fail_all(_unsent(error.args[0]))
 
     def _fail(self, correlation_id: bytes, future: Future[bytes | None], error: CallFailed) -> None:
-        """Fail a call that still waits. Whoever takes its future out of `_waiting` settles it: a
-        reply may arrive in one thread while another learns that the request was not sent."""
+        """Fail a call that still waits. The thread that takes its future out of `_waiting` settles
+        it: a reply may arrive in one thread while another learns that the request was not sent."""
         with self._lock:
             if self._waiting.get(correlation_id) is not future:
                 return
