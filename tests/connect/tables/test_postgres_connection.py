@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import LiteralString
+
 import psycopg
 import pytest
 
-from millstream.connect.tables.postgres_connection import connect, passes, patiently
+from millstream.connect.tables.postgres_connection import connect, explained, passes, patiently
 from millstream.errors import StoreError
 from tests.peers.postgres import PostgresServer
 
@@ -44,6 +46,28 @@ def test_permanent_failure_is_raised_after_the_timeout() -> None:
 
     with pytest.raises(StoreError, match="PostgreSQL cannot test: connection refused"):
         patiently(action, "test", seconds_max=0.2)
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("INSERT INTO people VALUES ('ada (lovelace)', NULL)", 'null value in column "age"'),
+        ("INSERT INTO people SELECT * FROM people", "people_pkey"),
+    ],
+)
+def test_failure_is_told_without_the_row(
+    postgres: PostgresServer, statement: LiteralString, told: str
+) -> None:
+    with connect(postgres.url) as connection:
+        connection.execute(
+            "CREATE TEMP TABLE people (name text PRIMARY KEY, age int NOT NULL)"
+        )
+        connection.execute("INSERT INTO people VALUES ('ada (lovelace)', 36)")
+        with pytest.raises(psycopg.Error, match="lovelace") as caught:
+            connection.execute(statement)
+    text = str(explained(caught.value, "test"))
+    assert told in text
+    assert "lovelace" not in text
 
 
 def test_commits_wait_for_the_disk_even_where_the_server_would_not(

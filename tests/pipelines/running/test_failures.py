@@ -87,6 +87,12 @@ def test_only_a_slow_start_or_a_race_within_spark_is_worth_another_start() -> No
         ),
         ("could not convert string to float: 'cut of", "could not convert string to float: '…'"),
         ("duplicate: Key (id)=(4711) already exists", "duplicate: Key (id)… already exists"),
+        ("Key (name)=(ada (lovelace) byron) already exists", "Key (name)… already exists"),
+        (
+            "not-null constraint DETAIL: Failing row contains (4, ada, Bath).",
+            "not-null constraint DETAIL: ….",
+        ),
+        ("Failing row contains (4, ada", "…"),
         ('bad row {"card": {"number": 4}}, see', "bad row …, see"),
         ("Row(name=ada, age=3) is refused", "… is refused"),
         ("card 4111111111111111 of ada@example.com", "card … of …"),

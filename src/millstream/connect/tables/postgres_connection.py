@@ -89,7 +89,10 @@ def passes(error: psycopg.Error) -> bool:
 
 
 def explained(error: psycopg.Error, doing: str) -> StoreError:
-    text = " ".join(str(error).split())
+    """Without PostgreSQL's detail and context, which quote rows: the message goes where people
+    read it who may not read these."""
+    told = (error.diag.message_primary, error.diag.message_hint)
+    text = " ".join(" ".join(filter(None, told)).split() or str(error).split())
     hint = _HINTS.get(error.sqlstate or "", "nothing of the batch was kept")
     if error.sqlstate == "22021" and ": 0x00" in text:
         hint = _NUL_HINT

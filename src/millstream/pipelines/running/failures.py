@@ -61,9 +61,12 @@ CURES = (
     ),
 )
 # What Spark, Python and databases put around values: quotes (an apostrophe inside a word is none),
-# a column and parentheses, braces. What is cut off has no end.
+# a column and parentheses, braces. What is cut off has no end, and values may have parentheses.
 _QUOTED = re.compile(r"""(?<!\w)(['"])(.*?)(?:\1(?!\w)|$)""", re.DOTALL)
-_BARE = re.compile(r"=\(.*?\)|\bRow\(.*\)|\{.*\}|\S+@\S+|\w*\d{6,}\w*", re.DOTALL)
+_BARE = re.compile(
+    r"(?:=|\bFailing row contains )\((?:.*\)|.*)|\bRow\(.*\)|\{.*\}|\S+@\S+|\w*\d{6,}\w*",
+    re.DOTALL,
+)
 _HIDDEN = "…"
 _TRACEBACK = "Traceback (most recent call last):"
 _PYTHON_ERROR = re.compile(r"^(?:[a-z_]\w*\.)*([A-Z]\w*): (.*)$", re.MULTILINE)
