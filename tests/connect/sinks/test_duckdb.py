@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from millstream.connect.sinks import SinkRunner
+from millstream.connect.sinks import SinkRunner, load_config
 from millstream.connect.sinks.opening import open_sink
 from millstream.connect.sinks.sink import SinkUnavailable
 from millstream.errors import SchemaMismatch
@@ -40,6 +43,41 @@ def test_types_are_kept(tmp_path: Path, log: Log) -> None:
     run_once(warehouse.config(log, format="json", topic={"columns": columns}))
     found = warehouse.query('SELECT price, day, tags FROM items WHERE "at" < now()')
     assert [tuple(map(str, it)) for it in found] == [("1.50", "2024-10-04", '["a"]')]
+
+
+# Reads a table, in a process that has no pytz, which DuckDB itself does not require.
+READ = """
+import sys
+sys.modules["pytz"] = None
+from pathlib import Path
+from millstream.connect.sinks.config import load_config
+from millstream.connect.sinks.opening import open_sink
+with open_sink(load_config(Path(sys.argv[1]))) as sink:
+    sink.open()
+    (target,) = sink.targets
+    print(list(sink.rows(target)), sink.stored_rows(target, [(1,)]))
+"""
+
+
+def test_times_are_read_in_utc_whatever_the_zone_of_the_process(tmp_path: Path, log: Log) -> None:
+    warehouse = Warehouse(tmp_path)
+    file = tmp_path / "sink.toml"
+    file.write_text(
+        f'name = "shop"\nbroker = "{log.bootstrap}"\nto = "{warehouse.to}"\nformat = "json"\n'
+        f'[topics."{log.topic}"]\ntable = "items"\nkey = "id"\n'
+        'columns = "id long, at timestamp"\n'
+    )
+    log.send((b"1", {"id": 1, "at": "2026-01-31T10:00:00Z"}))
+    run_once(load_config(file))
+    row = {"id": 1, "at": "2026-01-31T10:00:00+00:00"}
+    found = subprocess.run(
+        [sys.executable, "-c", READ, str(file)],
+        env={**os.environ, "TZ": "Asia/Kolkata"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (found.stdout, found.stderr) == (f"{[('1', row)]} { {(1,): row} }\n", "")
 
 
 def test_table_that_does_not_fit_is_refused(tmp_path: Path, log: Log) -> None:

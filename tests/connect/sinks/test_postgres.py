@@ -53,6 +53,21 @@ def test_view_of_the_table_survives_a_rebuild(postgres: PostgresServer, log: Log
         assert connection.execute("SELECT name FROM names").fetchall() == [("one",)]
 
 
+def test_times_are_read_in_utc_whatever_the_zone_of_the_database(
+    postgres: PostgresServer, log: Log
+) -> None:
+    tables = PostgresTables(postgres)
+    tables.run(f"ALTER DATABASE {tables.to.rpartition('/')[2]} SET TimeZone = 'Asia/Kolkata'")
+    config = tables.config(log, format="json", topic={"columns": "id long, at timestamp"})
+    log.send((b"1", {"id": 1, "at": "2026-01-31T10:00:00Z"}))
+    run_once(config)
+    with open_sink(config) as sink:
+        sink.open()
+        row = {"id": 1, "at": "2026-01-31T10:00:00+00:00"}
+        assert list(sink.rows(sink.targets[0])) == [("1", row)]
+        assert sink.stored_rows(sink.targets[0], [(1,)]) == {(1,): row}
+
+
 def test_table_that_does_not_fit_is_refused(postgres: PostgresServer, log: Log) -> None:
     tables = PostgresTables(postgres)
     tables.run("CREATE TABLE items (id bigint PRIMARY KEY)")

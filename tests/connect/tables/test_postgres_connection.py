@@ -59,9 +59,7 @@ def test_failure_is_told_without_the_row(
     postgres: PostgresServer, statement: LiteralString, told: str
 ) -> None:
     with connect(postgres.url) as connection:
-        connection.execute(
-            "CREATE TEMP TABLE people (name text PRIMARY KEY, age int NOT NULL)"
-        )
+        connection.execute("CREATE TEMP TABLE people (name text PRIMARY KEY, age int NOT NULL)")
         connection.execute("INSERT INTO people VALUES ('ada (lovelace)', 36)")
         with pytest.raises(psycopg.Error, match="lovelace") as caught:
             connection.execute(statement)

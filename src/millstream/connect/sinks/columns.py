@@ -243,7 +243,10 @@ def typed_keys(
 
 
 def to_json(value: Any) -> Any:
-    """A value of a table as JSON has it."""
+    """A value of a table as JSON has it, times with a zone in UTC: databases give them in that of
+    the session."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC).isoformat()
     if isinstance(value, Decimal):
         return f"{value:f}"
     if isinstance(value, bytes | memoryview):

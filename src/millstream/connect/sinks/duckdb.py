@@ -96,7 +96,7 @@ class DuckdbSink(Sink):
         return None if found[0][0] is None else float(found[0][0])
 
     def stored_rows(self, target: Target, keys: Sequence[Key]) -> dict[Key, Row]:
-        from millstream.connect.sinks.columns import to_json, typed_keys
+        from millstream.connect.sinks.columns import typed_keys
 
         layout = self._layouts[target.topic]
         condition = " AND ".join(f"{quote(it.name)} = ?" for it in layout.key)
@@ -104,21 +104,16 @@ class DuckdbSink(Sink):
         found = {}
         with self._transaction() as connection:
             for values, key in typed_keys(keys, target.columns, target.key).items():
-                for row in connection.execute(statement, list(values)).fetchall():
-                    found[key] = dict(zip(layout.names, map(to_json, row), strict=True))
+                for row in _rows(connection.sql(statement, params=list(values)), target):
+                    found[key] = row
         return found
 
     def rows(self, target: Target) -> Iterator[tuple[str, Row]]:
-        from millstream.connect.sinks.columns import to_json
-
         layout = self._layouts[target.topic]
         statement = f"SELECT {quoted(layout.columns)} FROM {quote(target.table)}"
         with self._transaction() as connection:
-            found = connection.execute(statement)
-            while page := found.fetchmany(_PAGE):
-                for values in page:
-                    row = dict(zip(layout.names, map(to_json, values), strict=True))
-                    yield keyed(row, target.key)
+            for row in _rows(connection.sql(statement), target):
+                yield keyed(row, target.key)
 
     def purge(self) -> list[str]:
         """DuckDB keeps the blocks of deleted rows until it writes over them, so the file is copied,
@@ -263,6 +258,19 @@ class DuckdbSink(Sink):
             if isinstance(error, passes) or "In Use" in str(error):
                 raise SinkUnavailable(f"{self._path}: {error}") from error
             raise StoreError(f"{self._path}: {error}; nothing of the batch was kept") from error
+
+
+def _rows(relation: Any, target: Target) -> Iterator[Row]:
+    """In the form of JSON. By way of Arrow: for times with a zone, DuckDB's own rows need pytz."""
+    import pyarrow as pa
+
+    from millstream.connect.sinks.columns import to_json
+
+    assert target.columns is not None
+    columns = target.columns.remove_metadata()
+    for batch in relation.to_arrow_reader(_PAGE):
+        for row in pa.Table.from_batches([batch]).cast(columns).to_pylist():
+            yield {name: to_json(it) for name, it in row.items()}
 
 
 def _exists(connection: Any, target: Target) -> bool:
