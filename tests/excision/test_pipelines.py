@@ -219,7 +219,7 @@ def test_tables_are_computed_again_without_the_records(shop: Shop) -> None:
     with closing(sqlite3.connect(shop.directory / ".millstream" / "store.db")) as connection:
         connection.execute("UPDATE spent SET total = 12")  # as if alice's were still in it
         connection.commit()
-    assert "something else did" in shop.excise("verify", "receipt.json", code=1)
+    assert "something else wrote to it" in shop.excise("verify", "receipt.json", code=1)
     with closing(sqlite3.connect(shop.directory / ".millstream" / "store.db")) as connection:
         connection.execute("UPDATE spent SET total = 7")
         connection.commit()

@@ -38,6 +38,29 @@ class RowsDigest:
         return {"rows": len(self._hashes), "sha256": whole.hexdigest()}
 
 
+def compare(
+    where: str,
+    writer: str,
+    now: Digest,
+    before: str | None,
+    after: str | None,
+    *,
+    has_gone_on: bool,
+) -> Iterator[str]:
+    """What is wrong with rows that had these hashes before and after an excision. Once their writer
+    has gone on, the hash tells nothing: a person who is a customer again has her row again."""
+    found = now["sha256"]
+    if has_gone_on or after is None or found == after:
+        return  # None: of a version that did not hash rows
+    if found == before:
+        yield f"{where} has exactly the rows from before the excision: restored. Excise again"
+    else:
+        yield (
+            f"{where} has other rows than after the excision ({now['rows']}, sha256 {found}, not "
+            f"{after}), although the {writer} has written nothing since: something else wrote to it"
+        )
+
+
 def digest_directory(directory: Path) -> Digest:
     """Files that disappear meanwhile are left out: a query that runs deletes old ones."""
     found = sorted(_files(directory))

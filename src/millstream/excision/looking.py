@@ -7,21 +7,23 @@ those of a predicate by the predicate itself, where rows have the fields that it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from millstream.admin.offsets import start_offsets
 from millstream.client.cluster import Cluster
 from millstream.connect.sinks.changes import Key, Row, decode_changes, document_id
-from millstream.connect.sinks.config import SinkConfig, TopicConfig, load_config
+from millstream.connect.sinks.config import TopicConfig, load_config
 from millstream.connect.sinks.opening import open_sink
 from millstream.connect.sinks.positions import Place, Position
-from millstream.connect.sinks.reading import fetch, pairs
+from millstream.connect.sinks.reading import Fetched, fetch, pairs
 from millstream.connect.sinks.runner import SinkRunner
 from millstream.connect.sinks.sink import Sink, Target
-from millstream.excision.digests import Digest, RowsDigest
+from millstream.errors import ApiError, ErrorCode
+from millstream.excision.digests import Digest, RowsDigest, compare
 from millstream.excision.documents import (
     KEY,
     NOT_SEARCHED,
@@ -138,13 +140,19 @@ def chooser(
     if key is None:
         names = ", ".join(topic.key)
         raise Undecidable(f"the key of the records does not tell the {names} of a row")
-    ids = {document_id(key)}
+    ids = ids_of([key], target)
+    return lambda rows: [it for it in rows if it[0] in ids], BY_KEY
+
+
+def ids_of(keys: Sequence[Key], target: Target) -> set[str]:
+    """The ids that rows of these keys have: in a table, values have the types of its columns."""
+    ids = {document_id(it) for it in keys}
     if target.columns is not None:
         from millstream.connect.sinks.columns import to_json, typed_keys
 
-        typed = typed_keys([key], target.columns, target.key)
+        typed = typed_keys(keys, target.columns, target.key)
         ids.update(document_id(tuple(map(to_json, it))) for it in typed)
-    return lambda rows: [it for it in rows if it[0] in ids], BY_KEY
+    return ids
 
 
 def _is_excised(job: Job, topic: str, change: Row) -> bool:
@@ -172,16 +180,23 @@ def verify_sink(
     found = look(plan, job, selector)
     problems = [*_older(plan, report, found.positions)]
     unseen = []
+    is_where_it_was = shown(found.positions) == report["positions"]
+    has_gone_on = not (is_where_it_was and found.is_still and report["is_still"])
     for name, table in found.tables.items():
         where = f"{name} of sink {plan.name}"
         if table.excised:
-            problems.append(f"{where} has {table.excised} changes of the records")
+            changes = "1 change" if table.excised == 1 else f"{table.excised} changes"
+            problems.append(f"{where} has {changes} of the records")
         if table.selected is None:
             unseen.append(f"{where} was not searched: {table.how.removeprefix(NOT_SEARCHED)}")
         if compare_hashes:
-            problems += _compared(where, name, table, report, found)
+            before, after = (report.get(f"hashes_{it}", {}).get(name) for it in ("before", "after"))
+            problems += compare(
+                where, plan.kind, table.rows, before, after, has_gone_on=has_gone_on
+            )
     if selector is not None and not found.keeps_history:
-        problems += _rows_left(cluster, plan, report, job, selector, found)
+        for text, is_certain in _rows_left(cluster, plan, report, job, selector, found):
+            (problems if is_certain else unseen).append(text)
     return problems, unseen
 
 
@@ -198,22 +213,6 @@ def _older(
             )
 
 
-def _compared(
-    where: str, name: str, table: TableLook, report: Mapping[str, Any], found: Look
-) -> Iterator[str]:
-    before, after = (report.get(f"hashes_{it}", {}).get(name) for it in ("before", "after"))
-    now = table.rows["sha256"]
-    if after is None or now == after:
-        return  # of a version that did not hash rows; or all is as it was
-    if now == before:
-        yield f"{where} has exactly the rows from before the excision: restored. Excise again"
-    elif found.is_still and report["is_still"] and shown(found.positions) == report["positions"]:
-        yield (
-            f"{where} has other rows than after the excision ({table.rows['rows']}, sha256 {now}, "
-            f"not {after}), although the sink has applied nothing since: something else wrote to it"
-        )
-
-
 def _rows_left(
     cluster: Cluster,
     plan: DerivedPlan,
@@ -221,11 +220,14 @@ def _rows_left(
     job: Job,
     selector: Selector,
     found: Look,
-) -> Iterator[str]:
-    """Rows that are selected and did not come from later records. A rebuilt table has nothing of
-    the records, but can have rows that are selected: the key of a row may come from the value, and
-    a predicate may select a row that has its fields in another form. The report counts these."""
+) -> Iterator[tuple[str, bool]]:
+    """Rows that are selected and did not come from later records, and whether that is certain. A
+    rebuilt table has nothing of the records, but can have rows that are selected: the key of a row
+    may come from the value, and a predicate may select a row that has its fields in another form.
+    The report counts these."""
     config = load_config(Path(plan.declared))
+    targets = {it.table: it for it in open_sink(config).targets}
+    parse = SinkRunner(config).parse
     for topic in config.topics:
         table = found.tables.get(topic.table)
         if table is None or not table.ids:
@@ -235,40 +237,44 @@ def _rows_left(
             continue
         here = {place: it for place, it in found.positions.items() if place.topic == topic.topic}
         later = later_records(cluster, job, topic.topic, here)
-        where = f"{topic.table} of sink {plan.name}"
-        if selector.kind != KEY:
-            left = table.ids - _ids(config, topic, later)
-            if left:
-                yield f"{where} has {len(left)} rows that the predicate selects"
-        elif all(key != selector.text for key, _ in later):
-            yield f"{where} has a row of the key"
+        left = without_later(table.ids, topic, targets[topic.table], later, parse)
+        if len(left) <= (known["rows"] if known and plan.how == REBUILD else 0):
+            continue
+        rows = "1 row" if len(left) == 1 else f"{len(left)} rows"
+        by = "of the key" if selector.kind == KEY else "that the predicate selects"
+        text = f"{topic.table} of sink {plan.name} has {rows} {by}"
+        if _has_lost_later(cluster, job, here):
+            yield f"{text}, perhaps from later records, which are no longer in the log", False
+        else:
+            yield text, True
 
 
-def _ids(config: SinkConfig, topic: TopicConfig, records: Iterator[Pair]) -> set[str]:
-    """Of the rows that these records wrote."""
-    parse = SinkRunner(config).parse
-    ids: set[str] = set()
-    while page := list(islice(records, PAGE_ROWS)):
+def without_later(
+    ids: Iterable[str],
+    topic: TopicConfig,
+    target: Target,
+    records: Iterator[Pair],
+    parse: Callable[[bytes], Any] | None = None,
+) -> set[str]:
+    """The ids of rows that none of these records is about."""
+    left = set(ids)
+    while left and (page := list(islice(records, PAGE_ROWS))):
         changes = decode_changes(page, topic.key, topic.format, parse=parse, parse_key=parse)
-        ids.update(document_id(it.key) for it in changes.changes)
-    return ids
+        left -= ids_of([it.key for it in changes.changes], target)
+    return left
 
 
 def later_records(
     cluster: Cluster, job: Job, topic: str, positions: Mapping[Place, Position]
 ) -> Iterator[Pair]:
-    """The committed records from after the search up to where the target is."""
-    searched = {
-        it.partition: it.searched_to
-        for plan in job.topics
-        if plan.topic == topic
-        for it in plan.partitions
-    }
+    """The committed records from after the search up to where the target is, as far as retention
+    has not deleted them."""
+    searched = _searched(job, topic)
     for place, end in positions.items():
         reached = end._replace(offset=searched.get(place.partition, 0))
         while reached.offset < end.offset:
             before = reached
-            for answer in fetch(cluster, {place: reached}):
+            for answer in _fetch(cluster, place, reached):
                 if answer.columns is not None:
                     offsets = memoryview(answer.columns.offsets).cast("q")
                     for pair, offset in zip(pairs(answer.columns), offsets, strict=True):
@@ -277,6 +283,36 @@ def later_records(
                 reached = reached._replace(offset=max(reached.offset, answer.next_offset))
             if reached == before:
                 break  # up to the end of the log there are only markers, or nothing
+
+
+def _fetch(cluster: Cluster, place: Place, position: Position) -> list[Fetched]:
+    """The records that follow the position, or the beginning of the log, if that comes later."""
+    try:
+        return fetch(cluster, {place: position})
+    except ApiError as error:
+        start = start_offsets(cluster, [place])[place]
+        if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or start <= position.offset:
+            raise
+        return [Fetched(place, None, start, start)]
+
+
+def _searched(job: Job, topic: str) -> dict[int, int]:
+    """By partition, up to where records were searched: later ones are not part of the job."""
+    return {
+        it.partition: it.searched_to
+        for plan in job.topics
+        if plan.topic == topic
+        for it in plan.partitions
+    }
+
+
+def _has_lost_later(cluster: Cluster, job: Job, places: Iterable[Place]) -> bool:
+    """Whether retention has deleted records from after the search."""
+    starts = start_offsets(cluster, places)
+    return any(
+        start > _searched(job, topic).get(partition, 0)
+        for (topic, partition), start in starts.items()
+    )
 
 
 def row_key(topic: TopicConfig, selector: Selector) -> Key | None:

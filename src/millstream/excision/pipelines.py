@@ -1,8 +1,8 @@
 """Removes what a pipeline has of excised records: its state on Spark, its tables and views.
 
 State cannot be searched for a person: it is sums, windows and joins. So it is computed again from
-the log, which has the records no more, and what was there before is deleted: checkpoints, tables,
-and what deleted rows leave in the files of the store.
+the log, which no longer has the records, and what was there before is deleted: checkpoints,
+tables, and what deleted rows leave in the files of the store.
 
     views        of a pipeline that has views only: built beside the old ones as another
                  generation (`millstream.views.generations`); readers see the old ones until then
@@ -36,7 +36,7 @@ from millstream.connect.tables.spec import (
     VIEWS_TABLE,
 )
 from millstream.errors import ConfigError, MillstreamError, ViewError
-from millstream.excision.digests import Digest, RowsDigest, digest_directory
+from millstream.excision.digests import Digest, RowsDigest, compare, digest_directory
 from millstream.excision.documents import DerivedPlan, Job
 from millstream.excision.sinks import lost_records
 from millstream.pipelines.running.sinks import view_name
@@ -268,16 +268,14 @@ def verify_pipeline(
         return problems
     found = look(plan, job, bootstrap_servers)
     for name, after in report["hashes_after"].items():
-        if name not in found.tables or found.tables[name]["sha256"] == after:
-            continue
-        rows, now = found.tables[name].values()
-        where = f"{name} of pipeline {plan.name}"
-        if now == report["hashes_before"].get(name):
-            problems.append(f"{where} has exactly the rows from before the excision: restored")
-        elif found.progress == report["progress"]:
-            problems.append(
-                f"{where} has other rows than after the excision ({rows}, sha256 {now}, not "
-                f"{after}), although the pipeline has written nothing since: something else did"
+        if name in found.tables:
+            problems += compare(
+                f"{name} of pipeline {plan.name}",
+                plan.kind,
+                found.tables[name],
+                report.get("hashes_before", {}).get(name),
+                after,
+                has_gone_on=found.progress != report["progress"],
             )
     return problems
 
@@ -329,8 +327,8 @@ def _work(settings: Settings) -> Iterator[Callable[..., Any] | None]:
 def excise_pipeline(
     plan: DerivedPlan, job: Job, known: Sequence[str], bootstrap_servers: str
 ) -> list[str]:
-    """What it may still have of the records, which the log has no more. `known` are the ids of the
-    state from before. Raises `MillstreamError`; then it can be repeated."""
+    """What it may still have of the records, which are no longer in the log. `known` are the ids of
+    the state from before. Raises `MillstreamError`; then it can be repeated."""
     pipeline, settings = load_pipeline(plan.declared, bootstrap_servers)
     if plan.how == VERSION:
         _wait_for_versions(pipeline, settings, known, job)

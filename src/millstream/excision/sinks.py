@@ -1,6 +1,6 @@
 """Removes what a sink of `millstream connect` has of excised records: tables, indexes, caches.
 
-    rebuild            the target is filled again from the log, which has these records no more,
+    rebuild            the target is filled again from the log, which no longer has these records,
                        beside the old one, and takes its place in one step. Right for every selector
     rows of the key    where the log has lost older records to retention, a rebuild would lose rows:
                        the rows of the key are deleted as by a tombstone, at the position where the
@@ -126,8 +126,8 @@ def lost_records(cluster: Cluster, topic: str) -> bool:
 
 
 def excise_sink(plan: DerivedPlan, job: Job, selector: Selector | None) -> list[str]:
-    """What it may still have of the records, which the log has no more. Raises `MillstreamError`;
-    then it can be repeated."""
+    """What it may still have of the records, which are no longer in the log. Raises
+    `MillstreamError`; then it can be repeated."""
     config = load_config(Path(plan.declared))
     if plan.how == REBUILD:
         SinkRunner(config).rebuild()
