@@ -63,9 +63,12 @@ def wait_for_batches(
     process: subprocess.Popen[bytes], directory: Path, checkpoint: Path, more: int
 ) -> None:
     """Until so many batches are planned more than now, or the driver has ended well."""
-    wanted = planned(checkpoint) + more
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while planned(checkpoint) < wanted and process.poll() != 0:
+    seen = planned(checkpoint)
+    wanted = seen + more
+    deadline = time.monotonic() + 2 * PATIENCE_SECONDS  # Spark has to start first
+    while (now := planned(checkpoint)) < wanted and process.poll() != 0:
+        if now > seen:
+            seen, deadline = now, time.monotonic() + PATIENCE_SECONDS
         assert process.poll() is None, log_of(directory)
         assert time.monotonic() < deadline, f"no batch is planned: {log_of(directory)}"
         time.sleep(0.01)
