@@ -7,6 +7,9 @@ import hmac
 from decimal import Decimal
 from pathlib import Path
 
+import pytest
+
+from millstream.errors import MillstreamError
 from millstream.excision.digests import Digest, RowsDigest, digest_directory
 
 ALICE = ("alice", {"name": "alice", "city": "Bath"})
@@ -53,3 +56,11 @@ def test_hash_of_a_directory_depends_on_names_and_contents(tmp_path: Path) -> No
     (there / "state" / "1.delta").rename(there / "state" / "2.delta")
     assert digest_directory(here)["sha256"] != digest_directory(there)["sha256"]
     assert digest_directory(tmp_path / "missing")["files"] == 0
+
+
+def test_file_that_cannot_be_read_is_not_left_out(tmp_path: Path) -> None:
+    (tmp_path / "gone").symlink_to(tmp_path / "missing")
+    assert digest_directory(tmp_path)["files"] == 0
+    (tmp_path / "state").symlink_to("/proc/self/mem")  # EIO, also for root
+    with pytest.raises(MillstreamError, match="state cannot be read"):
+        digest_directory(tmp_path)

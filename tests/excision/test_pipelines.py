@@ -22,6 +22,7 @@ from millstream.client.cluster import Cluster
 from millstream.client.topics import NewTopic, create_topics
 from millstream.connect.tables.spec import TableSpec
 from millstream.errors import ConfigError
+from millstream.excision import pipelines
 from millstream.excision.documents import Job
 from millstream.excision.history import History
 from millstream.excision.jobs import finish
@@ -31,16 +32,17 @@ from millstream.excision.pipelines import (
     VIEWS,
     leftovers,
     load_pipeline,
+    look,
     plan_pipeline,
     states,
+    verify_pipeline,
 )
 from millstream.excision.selection import Access
 from millstream.pipelines.stores import open_store
 from tests.excision.conftest import NUMBERS
 from tests.excision.test_crash import die_at
-from tests.peers.cache import PeerMissing
 from tests.peers.patience import PATIENCE_SECONDS
-from tests.peers.postgres import PostgresServer, start_postgres
+from tests.peers.postgres import PostgresServer, serve_postgres
 
 SECRET = "alice@example.org"
 DECLARED = """
@@ -196,6 +198,60 @@ def test_state_is_known_by_the_ids_of_checkpoints(shop: Shop) -> None:
     assert leftovers(pipeline, settings, ["f"]) == ["spent"]
 
 
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def store_url(request: pytest.FixtureRequest, shop: Shop) -> str:
+    if request.param == "postgresql":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        url = server.new_database()
+        with (shop.directory / "millstream.toml").open("a") as file:
+            file.write(f'store = "{url}"\n')
+        return url
+    return load_pipeline(f"{shop.file}:tables", shop.access.bootstrap_servers)[1].store_url
+
+
+def test_tables_and_progress_are_of_one_moment_and_writers_go_on(
+    shop: Shop, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when a batch is written between the two; and `verify` compares tables alone."""
+    servers = shop.access.bootstrap_servers
+    found, _ = plan(shop, "tables")
+    job = Job("j", 1, "bob", "", "key", "digest", "salt", ())
+    rows = (pa.table({"email": [it], "total": [1]}) for it in "abcd")
+
+    def write(store: Any, batch: int) -> None:
+        store.write_arrow([(next(rows), TableSpec("spent", ("email",)))], batch, "tables")
+
+    real = pipelines._progress
+
+    def between(*given: Any) -> Any:
+        with open_store(store_url) as other:
+            write(other, 1)
+        return real(*given)
+
+    with open_store(store_url) as store:
+        write(store, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(pipelines, "_progress", between)
+        seen = look(found, job, servers)
+    assert seen.tables["spent"]["rows"] == 1
+    assert [batch for _, batch in seen.progress.values()] == [0]
+    report = look(found, job, servers).fields("after") | {"states": []}
+    assert report["rows_after"] == {"spent": 2}
+    monkeypatch.setattr(pipelines, "digest_directory", lambda path: pytest.fail("not needed"))
+    assert verify_pipeline(found, report, job, servers, compare_hashes=True) == []
+    with open_store(store_url) as store:
+        write(store, 2)
+    assert verify_pipeline(found, report, job, servers, compare_hashes=True) == []
+    report["progress"]["tables"][1] = 2  # as if that was no batch of the pipeline
+    (problem,) = verify_pipeline(found, report, job, servers, compare_hashes=True)
+    assert "something else wrote to it" in problem
+
+
+def test_tables_of_views_keep_their_schema() -> None:
+    assert pipelines._declared('main."by_email+2"') == "by_email+2"
+    assert pipelines._declared('"sales"."by ""email"""') == 'sales.by "email"'
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_tables_are_computed_again_without_the_records(shop: Shop) -> None:
@@ -246,12 +302,7 @@ def test_views_are_built_beside_the_old_ones(shop: Shop) -> None:
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[PostgresServer]:
-    try:
-        server = start_postgres("fsync=off")
-    except PeerMissing as missing:
-        pytest.skip(str(missing))
-    yield server
-    server.remove()
+    yield from serve_postgres("fsync=off")
 
 
 def relation_files(url: str, server: PostgresServer) -> list[Path]:

@@ -17,11 +17,14 @@ import tempfile
 import time
 import uuid
 import zipfile
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.peers.cache import PeerMissing, cached, fingerprint, require_command, run_build
 from tests.peers.patience import PATIENCE_SECONDS
@@ -136,6 +139,16 @@ class PostgresServer:
             self.crash()
         # Each database has hundreds of files, for which Python takes several times as long.
         subprocess.run(["rm", "-rf", self.directory], check=True)
+
+
+def serve_postgres(*settings: str) -> Iterator[PostgresServer]:
+    """For a fixture: `yield from`; skips where PostgreSQL is missing."""
+    try:
+        server = start_postgres(*settings)
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
+    yield server
+    server.remove()
 
 
 def start_postgres(*settings: str, version: Path | None = None) -> PostgresServer:

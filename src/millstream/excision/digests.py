@@ -18,6 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from millstream.errors import MillstreamError
+
 Digest = Mapping[str, Any]  # {"rows": 2, "sha256": "..."}
 
 
@@ -62,7 +64,8 @@ def compare(
 
 
 def digest_directory(directory: Path) -> Digest:
-    """Files that disappear meanwhile are left out: a query that runs deletes old ones."""
+    """Files that disappear meanwhile are left out: a query that runs deletes old ones. Raises
+    `MillstreamError` for one that cannot be read."""
     found = sorted(_files(directory))
     text = json.dumps(found, separators=(",", ":"))
     return {
@@ -80,6 +83,8 @@ def _files(directory: Path) -> Iterator[tuple[str, int, str]]:
             with path.open("rb") as file:
                 content = hashlib.file_digest(file, "sha256")
                 size = file.tell()
-        except OSError:
+        except FileNotFoundError:
             continue
+        except OSError as error:
+            raise MillstreamError(f"{path} cannot be read: {error.strerror}") from error
         yield path.relative_to(directory).as_posix(), size, content.hexdigest()

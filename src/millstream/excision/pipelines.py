@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,10 +46,11 @@ from millstream.pipelines.spec import Table, Topic, View
 if TYPE_CHECKING:
     from millstream.pipelines.pipeline import Pipeline
     from millstream.pipelines.running.settings import Settings
-    from millstream.pipelines.versions.catalog import Work
+    from millstream.pipelines.versions.catalog import Catalog, Work
 
 VIEWS, IN_PLACE, VERSION = "views", "in place", "version"
 HISTORY = " (history)"  # of a view, in receipts
+_QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 
 
 class PipelineWaits(MillstreamError):
@@ -175,9 +177,9 @@ def _local(location: str) -> str:
 def leftovers(pipeline: Pipeline, settings: Settings, known: Sequence[str]) -> list[str]:
     """Where state with these ids, or rows that came from it, still are."""
     found = [path for state, path in states(pipeline, settings).items() if state in known]
-    with _work(settings) as run:
-        if run is not None:
-            found += run(lambda work: _tables_of(work, pipeline.name, known))
+    with _snapshot(settings) as work:
+        if work is not None:
+            found += _tables_of(work, pipeline.name, known)
     return found
 
 
@@ -215,22 +217,27 @@ class Look:
 def look(plan: DerivedPlan, job: Job, bootstrap_servers: str) -> Look:
     """What it has now."""
     pipeline, settings = load_pipeline(plan.declared, bootstrap_servers)
+    found = {it: digest_directory(Path(path)) for it, path in states(pipeline, settings).items()}
+    tables, progress = _look_at_tables(plan, job, pipeline, settings)
+    return Look(tables, found, progress)
 
-    def read(work: Work) -> tuple[dict[str, Digest], dict[str, Any]]:
+
+def _look_at_tables(
+    plan: DerivedPlan, job: Job, pipeline: Pipeline, settings: Settings
+) -> tuple[dict[str, Digest], dict[str, Any]]:
+    """The hashes of its tables, and the progress that they are of."""
+    with _snapshot(settings) as work:
+        if work is None:
+            return {}, {}
         physical = {table: _table_of(work, pipeline.public_name, table) for table in plan.tables}
         for entry in _entries(work, pipeline.public_name):
-            physical[f"{entry.view}{HISTORY}"] = _unqualified(entry.history)
+            physical[f"{entry.view}{HISTORY}"] = _declared(entry.history)
         tables = {
             name: _digest(work, table, job)
             for name, table in physical.items()
             if work.kind(table) is not None
         }
         return tables, _progress(work, pipeline.name)
-
-    found = {it: digest_directory(Path(path)) for it, path in states(pipeline, settings).items()}
-    with _work(settings) as run:
-        tables, progress = ({}, {}) if run is None else run(read)
-    return Look(tables, found, progress)
 
 
 def _digest(work: Work, table: str, job: Job) -> Digest:
@@ -262,20 +269,21 @@ def verify_pipeline(
 ) -> list[str]:
     """What is wrong with it now. The hashes of the report say what its tables had right after the
     excision."""
-    left = leftovers(*load_pipeline(plan.declared, bootstrap_servers), report["states"])
+    pipeline, settings = load_pipeline(plan.declared, bootstrap_servers)
+    left = leftovers(pipeline, settings, report["states"])
     problems = [f"pipeline {plan.name} has state from before the excision: {it}" for it in left]
     if not compare_hashes or not report.get("hashes_after"):
         return problems
-    found = look(plan, job, bootstrap_servers)
+    tables, progress = _look_at_tables(plan, job, pipeline, settings)
     for name, after in report["hashes_after"].items():
-        if name in found.tables:
+        if name in tables:
             problems += compare(
                 f"{name} of pipeline {plan.name}",
                 plan.kind,
-                found.tables[name],
+                tables[name],
                 report.get("hashes_before", {}).get(name),
                 after,
-                has_gone_on=found.progress != report["progress"],
+                has_gone_on=progress != report["progress"],
             )
     return problems
 
@@ -284,12 +292,13 @@ def _table_of(work: Work, pipeline: str, name: str) -> str:
     """The table of a view has the name of the generation that readers read."""
     for entry in _entries(work, pipeline):
         if entry.view == name:
-            return _unqualified(entry.table)
+            return _declared(entry.table)
     return name
 
 
-def _unqualified(table: str) -> str:
-    return table.rpartition(".")[2].strip('"')
+def _declared(quoted: str) -> str:
+    """A name as declarations have it: `main."a"`, of SQLite, is a, and `"sales"."a"` sales.a."""
+    return ".".join(it.replace('""', '"') for it in _QUOTED.findall(quoted))
 
 
 def _entries(work: Work, pipeline: str) -> list[Any]:
@@ -308,8 +317,8 @@ def _entries(work: Work, pipeline: str) -> list[Any]:
 
 
 @contextmanager
-def _work(settings: Settings) -> Iterator[Callable[..., Any] | None]:
-    """Runs something in a transaction of the store; None if there is no store."""
+def _catalog(settings: Settings) -> Iterator[Catalog | None]:
+    """None if there is no store."""
     from millstream.pipelines.versions.catalog import open_catalog
 
     url = settings.store_url
@@ -318,7 +327,18 @@ def _work(settings: Settings) -> Iterator[Callable[..., Any] | None]:
         yield None
         return
     with open_catalog(url) as catalog:
-        yield lambda action: catalog.run(action, "excise a pipeline")
+        yield catalog
+
+
+@contextmanager
+def _snapshot(settings: Settings) -> Iterator[Work | None]:
+    """The store at one moment: reading may take long, and keeps no writer waiting."""
+    with _catalog(settings) as catalog:
+        if catalog is None:
+            yield None
+            return
+        with catalog.snapshot() as work:
+            yield work
 
 
 # What is done
@@ -361,9 +381,9 @@ def _rebuild_tables(pipeline: Pipeline, settings: Settings, known: Sequence[str]
 
     if leftovers(pipeline, settings, known):
         with _stopped(checkpoint_location(pipeline, settings)) as directory:
-            with _work(settings) as change:
-                if change is not None:
-                    change(lambda work: _empty(work, pipeline))
+            with _catalog(settings) as catalog:
+                if catalog is not None:
+                    catalog.run(lambda work: _empty(work, pipeline), "excise a pipeline")
             delete_checkpoint(directory)
     run([pipeline], settings, once=True, allow_new_checkpoint=True)
 
@@ -444,11 +464,13 @@ def _purge(pipeline: Pipeline, settings: Settings) -> list[str]:
         finally:
             connection.close()
 
-    def existing(work: Work) -> list[str]:
-        entries = _entries(work, pipeline.public_name)
-        views = [name for it in entries for name in (it.table, it.history)]
-        return views + [work.quoted(it) for it in _tables(pipeline) if work.kind(it) == "table"]
-
-    with _work(settings) as run:
-        tables = [] if run is None else run(existing)
+    with _snapshot(settings) as work:
+        tables = [] if work is None else _existing(work, pipeline)
     return postgres_connection.purge(url, tables)
+
+
+def _existing(work: Work, pipeline: Pipeline) -> list[str]:
+    """The tables of the pipeline, its views' too; quoted."""
+    entries = _entries(work, pipeline.public_name)
+    views = [name for it in entries for name in (it.table, it.history)]
+    return views + [work.quoted(it) for it in _tables(pipeline) if work.kind(it) == "table"]

@@ -31,10 +31,9 @@ from confluent_kafka.admin import (
 from millstream.connect.sinks import SinkConfig, parse_config
 from millstream.connect.sinks.duckdb import connect
 from millstream.testing.pytest_plugin import SharedBroker
-from tests.peers.cache import PeerMissing
 from tests.peers.opensearch import OpenSearchServer
 from tests.peers.patience import PATIENCE_SECONDS
-from tests.peers.postgres import PostgresServer, start_postgres
+from tests.peers.postgres import PostgresServer, serve_postgres
 from tests.peers.redis import RedisServer
 
 COLUMNS = "id long, name string"
@@ -346,12 +345,7 @@ class SearchServer(Derived):
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    try:
-        server = start_postgres("fsync=off")
-    except PeerMissing as missing:
-        pytest.skip(str(missing))
-    yield server
-    server.remove()
+    yield from serve_postgres("fsync=off")
 
 
 KINDS: Sequence[str] = (
