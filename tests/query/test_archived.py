@@ -5,16 +5,20 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
-from millstream.archive.reading import open_archive
+from millstream.archive.places import open_place
+from millstream.archive.reading import PartitionArchive, open_archive
 from millstream.broker.embedded import Broker
 from millstream.errors import ConfigError
 from millstream.query import Query, query
-from millstream.query.archived import with_archived
-from millstream.query.fetching import QueryFailed
+from millstream.query.archived import ArchivedReader, with_archived
+from millstream.query.fetching import QueryFailed, Source
 from millstream.query.ranges import ScanRange
+from tests.archive.scenes import archived as archive_two_files
 from tests.broker.archiving.scenes import (
     START_MS,
     archived_end,
@@ -71,6 +75,28 @@ def test_brokers_and_files_give_the_same_result(archived: tuple[Broker, str]) ->
         assert found == totals(broker, condition, None), condition
     aborted = totals(broker, "_value = 'aborted'", path, read_committed=False)
     assert aborted[:2] == [ABORTED, sum(range(ABORTED))]
+
+
+def test_reader_that_is_stopped_opens_no_further_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = open_place(str(tmp_path))
+    archive_two_files(place)
+    part = open_archive(str(tmp_path)).topic("orders").partitions[0]
+    selections: list[object] = []
+    select = PartitionArchive.select
+    monkeypatch.setattr(
+        PartitionArchive, "select", lambda *given: selections.append(given) or select(*given)
+    )
+    stop, wanted = Event(), ScanRange(0, 0, 250)
+    brokers: Any = None  # nothing is asked of them
+    reader = ArchivedReader(brokers, Source("orders", None), {0: part}, stop=stop)
+    offsets = [it.next_offset for it in reader.read(wanted)]
+    assert (offsets[-1], len(selections)) == (250, 1)  # whatever the number of files
+    Path(part.path_of(part.files[1])).unlink()
+    for step in reader.read(wanted):
+        stop.set()
+        assert step.next_offset <= 100
 
 
 @pytest.mark.parametrize("fault", ["gone", "damaged", "empty"])

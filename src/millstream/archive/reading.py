@@ -31,6 +31,8 @@ from millstream.archive.places import Place, open_place
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from millstream.archive.selecting import Selection
+
 _OFFSET_MAX = 2**63 - 1
 _ATTEMPTS = 10
 
@@ -171,16 +173,44 @@ class PartitionArchive:
         """The records in these ranges, by offset, with these columns, or all that the files have.
         `committed` leaves out control records and aborted transactions, as a read-committed
         consumer does. Raises `ArchiveError`."""
-        from millstream.archive.selecting import Selection, find_fields, read_file
+        from millstream.archive.selecting import find_fields, read_file
 
-        selection = Selection(
+        selection = self._selection(first_offset, end_offset, from_ms, until_ms, committed)
+        files = self.select(first_offset, end_offset, from_ms, until_ms)
+        fields = find_fields(self.files, columns)
+        for file in files:
+            yield from read_file(self.place, self.directory, file, selection, fields)
+
+    def read_file(
+        self,
+        file: ArchivedFile,
+        first_offset: int,
+        end_offset: int,
+        columns: Sequence[str],
+        *,
+        committed: bool = True,
+    ) -> Iterator[pa.RecordBatch]:
+        """The same of one file, however many there are."""
+        from millstream.archive.selecting import find_fields, read_file
+
+        selection = self._selection(first_offset, end_offset, None, None, committed)
+        fields = find_fields([file], columns)
+        yield from read_file(self.place, self.directory, file, selection, fields)
+
+    def _selection(
+        self,
+        first_offset: int,
+        end_offset: int | None,
+        from_ms: int | None,
+        until_ms: int | None,
+        committed: bool,
+    ) -> Selection:
+        from millstream.archive.selecting import Selection
+
+        return Selection(
             max(first_offset, self.start_offset),
             _OFFSET_MAX if end_offset is None else end_offset,
             from_ms,
             until_ms,
             committed,
         )
-        files = self.select(first_offset, end_offset, from_ms, until_ms)
-        fields = find_fields(self.files, columns)
-        for file in files:
-            yield from read_file(self.place, self.directory, file, selection, fields)

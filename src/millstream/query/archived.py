@@ -78,6 +78,8 @@ class ArchivedReader:
         if part is not None and part.start_offset <= position < part.end_offset:
             end = min(part.end_offset, wanted.end)
             for file in part.select(position, end):
+                if self._stop.is_set():
+                    return
                 until = min(file.end_offset, end)
                 yield from self._file(part, file, replace(wanted, first=position, end=until))
                 position = until
@@ -89,7 +91,7 @@ class ArchivedReader:
     ) -> Iterator[Step]:
         position = wanted.first
         try:
-            for step in self._archived(part, position, wanted.end):
+            for step in self._archived(part, file, position, wanted.end):
                 position = step.next_offset
                 yield step
         except ArchiveError as error:
@@ -105,9 +107,11 @@ class ArchivedReader:
             except MillstreamError as missing:
                 raise QueryFailed(f"{problem}. The brokers: {missing}") from missing
 
-    def _archived(self, part: PartitionArchive, first: int, end: int) -> Iterator[Step]:
+    def _archived(
+        self, part: PartitionArchive, file: ArchivedFile, first: int, end: int
+    ) -> Iterator[Step]:
         committed = self._source.read_committed
-        for rows in part.read(first, end, columns=self._columns, committed=committed):
+        for rows in part.read_file(file, first, end, self._columns, committed=committed):
             if self._stop.is_set():
                 return
             if rows.num_rows:
