@@ -46,6 +46,7 @@ _METADATA = b"millstream"
 _PARTITION = "__partition="
 _TEMPORARY = ".writing-"
 _TEMPORARY_SECONDS_MAX = 3_600.0
+_PAGE = 10_000  # rows
 
 
 class ParquetSink(Sink):
@@ -100,9 +101,11 @@ class ParquetSink(Sink):
         with self._reporting():
             for path in sorted(self._homes[target.topic].glob(f"{_PARTITION}*/*.parquet")):
                 name, _, partition = path.parent.name.partition("=")
-                for row in pq.ParquetFile(path).read().to_pylist():
-                    found = {column: to_json(it) for column, it in row.items()}
-                    yield keyed(found | {name: int(partition)}, target.key)
+                with pq.ParquetFile(path) as file:
+                    for batch in file.iter_batches(_PAGE):
+                        for row in batch.to_pylist():
+                            found = {column: to_json(it) for column, it in row.items()}
+                            yield keyed(found | {name: int(partition)}, target.key)
 
     def purge(self) -> list[str]:
         return []  # the directory that was replaced is deleted
