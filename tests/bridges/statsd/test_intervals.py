@@ -129,3 +129,20 @@ def test_samples_and_losses_are_records() -> None:
     lost = loss_record("app", 7, 1, 2)
     assert json.loads(lost.value or b"")["kernel_drops"] == 7
     assert lost.headers == [("millstream-loss", b"7")]
+
+
+def test_names_and_members_have_a_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BYTES_MAX", 310)
+    intervals = Intervals()
+    intervals.add_line(b"one:1|g|#tag")
+    for line in (b"three:1|c", b"three:abc|s"):
+        with pytest.raises(BadLine, match="too many series"):
+            intervals.add_line(line)
+    intervals.add_line(b"s:abc|s")
+    intervals.add_line(b"s:abc|s")
+    with pytest.raises(BadLine, match="set too large"):
+        intervals.add_line(b"s:abcd|s")
+    intervals.finish(0, 1)
+    intervals.add_line(b"two:1|c")  # the gauge stays, the set goes
+    with pytest.raises(BadLine, match="too many series"):
+        intervals.add_line(b"three:1|c")

@@ -18,6 +18,8 @@ from millstream.bridges.statsd.lines import BadLine, Sample, parse_line, tags_of
 
 SERIES_MAX = 100_000
 SET_MEMBERS_MAX = 100_000
+BYTES_MAX = 256 * 1024 * 1024  # of all series and members of sets, approximately
+_OBJECT_BYTES = 100  # of a series or member, besides its text
 _LARGEST = sys.float_info.max
 
 Series = tuple[bytes, str, bytes]
@@ -31,6 +33,7 @@ class Intervals:
         self.recurring = Recurring(SERIES_MAX)
         self._cells: dict[Series, Cell] = {}
         self._sets: dict[Series, set[bytes]] = {}
+        self._bytes = 0
 
     def add_line(self, line: bytes) -> int:
         """Add the samples of a line; returns how many they are. Raises `BadLine` if it is none, or
@@ -49,7 +52,7 @@ class Intervals:
             return None
         cell = self._cells.get(series)
         if cell is None:
-            self._check_room()
+            self._take_room(series)
             cell = self._cells[series] = Cell(sample.type)
         if sample.is_change:
             cell.add(cell.last + sample.value, 1.0)
@@ -58,16 +61,24 @@ class Intervals:
         return cell
 
     def _add_member(self, series: Series, member: bytes) -> None:
-        if series not in self._sets:
-            self._check_room()
-        members = self._sets.setdefault(series, set())
-        if member not in members and len(members) >= SET_MEMBERS_MAX:
+        members = self._sets.get(series)
+        if members is None:
+            self._take_room(series)
+            members = self._sets[series] = set()
+        if member in members:
+            return
+        size = _OBJECT_BYTES + len(member)
+        if len(members) >= SET_MEMBERS_MAX or self._bytes + size > BYTES_MAX:
             raise BadLine("set too large")
         members.add(member)
+        self._bytes += size
 
-    def _check_room(self) -> None:
-        if len(self._cells) + len(self._sets) >= SERIES_MAX:
+    def _take_room(self, series: Series) -> None:
+        size = _bytes_of(series)
+        is_full = len(self._cells) + len(self._sets) >= SERIES_MAX
+        if is_full or self._bytes + size > BYTES_MAX:
             raise BadLine("too many series")
+        self._bytes += size
 
     def finish(self, from_ms: int, to_ms: int) -> list[Outgoing]:
         """The records of the interval, which begins again. Gauges keep their values."""
@@ -77,9 +88,15 @@ class Intervals:
         for cell in self._cells.values():
             cell.begin()
         self._sets = {}
+        self._bytes = sum(map(_bytes_of, self._cells))
         self.recurring.forget()
         span = {"from": from_ms, "to": to_ms}
         return [record(series, span | values, to_ms) for series, values in found]
+
+
+def _bytes_of(series: Series) -> int:
+    name, _, tags = series
+    return _OBJECT_BYTES + len(name) + len(tags)
 
 
 def _values(cell: Cell) -> dict[str, Any]:
