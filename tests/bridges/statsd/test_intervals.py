@@ -135,7 +135,7 @@ def test_names_and_members_have_a_limit_together(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "BYTES_MAX", 310)
     intervals = Intervals()
     intervals.add_line(b"one:1|g|#tag")
-    for line in (b"three:1|c", b"three:abc|s"):
+    for line in (b"long" * 50 + b":1|c", b"long" * 50 + b":abc|s"):
         with pytest.raises(BadLine, match="too many series"):
             intervals.add_line(line)
     intervals.add_line(b"s:abc|s")
