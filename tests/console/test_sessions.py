@@ -109,7 +109,8 @@ def test_listener_that_wants_a_log_in_is_noticed() -> None:
     with Broker.start() as broker:
         found = detected(ConsoleSettings(broker.bootstrap_servers))
         assert access_of(found) is Access.OPEN
-    assert access_of(detected(ConsoleSettings("127.0.0.1:1"))) is Access.OPEN
+    with pytest.raises(ConnectionError):
+        detected(ConsoleSettings("127.0.0.1:1"))
 
 
 def test_requests_of_a_script_at_once_share_a_session() -> None:

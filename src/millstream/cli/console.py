@@ -14,6 +14,7 @@ from millstream.client.schema_registry import registry_settings
 from millstream.client.security import read_connection
 from millstream.client.settings import read_client_settings
 from millstream.console.settings import LISTEN_DEFAULT, ConsoleSettings
+from millstream.errors import MillstreamError
 
 app = typer.Typer(
     help="Show and steer a cluster in a browser, until Ctrl-C.",
@@ -71,7 +72,14 @@ def console(
         tls_certificate=str(tls_certificate) if tls_certificate else None,
         tls_key=str(tls_key) if tls_key else None,
     )
-    server = ConsoleServer(detected(settings), listen)
+    try:
+        settings = detected(settings)
+    except (OSError, MillstreamError) as error:  # pages will show it, too
+        warn(
+            f"it is not known whether the brokers want a log-in: {error}. If they do, start the "
+            "console again once they answer, or give --client-config with security.protocol"
+        )
+    server = ConsoleServer(settings, listen)
     for risk in server.warnings:
         warn(risk)
     server.run(ready=lambda: typer.echo(f"console of {bootstrap_server} at {server.entrance}"))

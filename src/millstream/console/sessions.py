@@ -32,7 +32,7 @@ from millstream.client.connection import Connection
 from millstream.client.security import Security, security_settings
 from millstream.console.settings import ConsoleSettings
 from millstream.console.threads import in_thread
-from millstream.errors import ApiError, ErrorCode, MillstreamError
+from millstream.errors import ApiError, ErrorCode
 from millstream.models import dataclass
 from millstream.security.exchange import OAUTHBEARER, PLAIN, AuthenticationFailed
 from millstream.security.networks import is_loopback
@@ -373,14 +373,9 @@ def no_passwords() -> ApiError:
 
 
 def detected(settings: ConsoleSettings) -> ConsoleSettings:
-    """The settings, with SASL if nothing is said about security and the brokers want a log-in."""
-    if settings.client_settings.get("security.protocol"):
-        return settings
-    try:
-        offered = offered_mechanisms(settings)
-    except (OSError, MillstreamError):  # pages will show it
-        return settings
-    if not offered:
+    """The settings, with SASL if nothing is said about security and the brokers want a log-in.
+    Raises `OSError` or `MillstreamError` if no broker answers."""
+    if settings.client_settings.get("security.protocol") or not offered_mechanisms(settings):
         return settings
     given = {**settings.client_settings, "security.protocol": "SASL_PLAINTEXT"}
     return replace(settings, client_settings=given)
