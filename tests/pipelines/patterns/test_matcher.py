@@ -120,6 +120,14 @@ def test_events_are_in_the_order_of_their_first_rows() -> None:
     assert events[0].labels == ("a", "b", "b")
 
 
+@pytest.mark.parametrize("cut", range(7))
+def test_rows_without_a_match_are_the_same_wherever_rows_are_cut(cut: int) -> None:
+    it = compiled("a b+ c", wants_unmatched=True)
+    events = run(it, [1, 2, 0, 1, 2, 4, 1], cuts=[cut])
+    unmatched = [row for it in events if it.kind == UNMATCHED for row in range(it.start, it.end)]
+    assert unmatched == [0, 1, 2, 6]
+
+
 def test_attempts_have_a_limit_of_rows() -> None:
     it = compiled("a b+ c", max_rows=3)
     events = run(it, [1, 2, 2, 2, 4])
