@@ -5,6 +5,8 @@ And the other way round: brokers with a deliberate flaw, which it has to find.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import pytest
@@ -55,40 +57,50 @@ def test_broker_keeps_its_word_under_faults(tmp_path: Path, seed: int, seconds: 
     ],
 )
 def test_flaw_of_the_broker_is_found(tmp_path: Path, flaw: str, anomaly: Anomaly) -> None:
-    """In one of a few short runs: a flaw shows only when some client comes across it."""
-    reports: list[Report] = []
-    for run in range(RUNS_MAX):
-        directory = tmp_path / str(run)
-        directory.mkdir()
+    def run(directory: Path) -> Report:
         with broken_broker(directory, flaw) as broker:
-            reports.append(run_briefly(broker))
-        if anomaly in reports[-1].counts:
-            return
-    pytest.fail("\n\n".join(map(str, reports)))
+            return run_briefly(broker)
+
+    check_is_found({anomaly}, tmp_path, run)
 
 
 @pytest.mark.slow
 def test_forgotten_versions_are_found(tmp_path: Path) -> None:
     """A broker that knows no versions after a kill refuses the next ones."""
-    with broken_broker(tmp_path, "versions-forgotten") as broker:
-        nemesis = Nemesis([broker], 1, [Fault.KILL], healthy_s=(1.0, 1.5), broken_s=(0.1, 0.2))
-        # Transactions that wait for the broker may hold the keys: a reason for every refusal.
-        report = run_briefly(broker, nemesis, transactional_claimants=0)
-    assert Anomaly.UNFOUNDED_REFUSAL in report.counts, str(report)
+
+    def run(directory: Path) -> Report:
+        with broken_broker(directory, "versions-forgotten") as broker:
+            nemesis = Nemesis([broker], 1, [Fault.KILL], healthy_s=(1.0, 1.5), broken_s=(0.1, 0.2))
+            # Transactions that wait for the broker may hold the keys: a reason for every refusal.
+            return run_briefly(broker, nemesis, transactional_claimants=0)
+
+    check_is_found({Anomaly.UNFOUNDED_REFUSAL}, tmp_path, run)
 
 
 @pytest.mark.slow
 def test_lost_flush_is_found(tmp_path: Path) -> None:
-    """In one of a few short runs: what was not acknowledged before the kill may be lost."""
-    reports: list[Report] = []
-    for run in range(RUNS_MAX):
-        directory = tmp_path / str(run)
-        directory.mkdir()
+    """What was not acknowledged before the kill may be lost."""
+
+    def run(directory: Path) -> Report:
         honest = BrokerProcess.millstream(directory)
         with ForgetfulBroker(honest.command, honest.address, honest.log) as broker:
             nemesis = Nemesis([broker], 1, [Fault.KILL], healthy_s=(1.5, 2.0))
-            reports.append(run_briefly(broker, nemesis))
-        if {Anomaly.LOST, Anomaly.UNSEEN, Anomaly.INCONSISTENT_OFFSET} & reports[-1].counts.keys():
+            return run_briefly(broker, nemesis)
+
+    lost = {Anomaly.LOST, Anomaly.UNSEEN, Anomaly.INCONSISTENT_OFFSET}
+    check_is_found(lost, tmp_path, run)
+
+
+def check_is_found(
+    anomalies: AbstractSet[Anomaly], tmp_path: Path, run: Callable[[Path], Report]
+) -> None:
+    """In one of a few short runs: a flaw shows only when some client comes across it."""
+    reports: list[Report] = []
+    for number in range(RUNS_MAX):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        reports.append(run(directory))
+        if anomalies & reports[-1].counts.keys():
             return
     pytest.fail("\n\n".join(map(str, reports)))
 
