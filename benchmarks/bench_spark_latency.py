@@ -79,15 +79,15 @@ def _latencies_ms(spark: SparkSession, name: str, target: Target, scale: Scale) 
     with running_query(writer) as query:
         wait_until(query, lambda: query.lastProgress is not None, QUERY_SECONDS_MAX)
         with produced_every(1 / EVENTS_PER_SECOND, target, source):
-            arrivals = _consume(target, derived, skipped_ms / 1000 + scale.seconds(EVENTS_SECONDS))
-    if not arrivals:
-        raise RuntimeError(f"nothing came through {name}")
-    begin_ms = arrivals[0][0] + skipped_ms
-    return [received - sent for sent, received in arrivals if sent >= begin_ms]
+            latencies = _consume(target, derived, skipped_ms, scale.seconds(EVENTS_SECONDS))
+    if not latencies:
+        raise RuntimeError(f"nothing came through {name} in time")
+    return latencies
 
 
-def _consume(target: Target, topic: str, seconds: float) -> list[tuple[float, float]]:
-    """When each record was sent and received, in ms, for so many seconds from the first one on."""
+def _consume(target: Target, topic: str, skipped_ms: float, seconds: float) -> list[float]:
+    """Latencies in ms, for so many seconds from the first record on that was sent later than the
+    first of all by the time to skip."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer(
@@ -101,15 +101,21 @@ def _consume(target: Target, topic: str, seconds: float) -> list[tuple[float, fl
         }
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
-    arrivals: list[tuple[float, float]] = []
+    latencies: list[float] = []
+    begin_ms: float | None = None
     deadline = time.monotonic() + QUERY_SECONDS_MAX
     try:
         while time.monotonic() < deadline:
             for message in consumer.consume(1000, timeout=0.01):
-                if message.error() is None:
-                    arrivals.append((float(message.value()), time.time() * 1000))
-                    if len(arrivals) == 1:
+                if message.error() is not None:
+                    continue
+                sent_ms = float(message.value())
+                if begin_ms is None:
+                    begin_ms = sent_ms + skipped_ms
+                if sent_ms >= begin_ms:
+                    if not latencies:
                         deadline = time.monotonic() + seconds
+                    latencies.append(time.time() * 1000 - sent_ms)
     finally:
         consumer.close()
-    return arrivals
+    return latencies
