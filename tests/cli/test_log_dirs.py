@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from millstream.cli import log_dirs
+from millstream.cli.cluster import Cluster
+from millstream.cli.failures import CommandFailed
 from tests.cli.conftest import Run
 from tests.peers.kafka import start_kafka
 from tests.peers.servers import start_millstream
@@ -18,11 +21,11 @@ class TwoDisks:
 
     def __init__(self, run: Run, bootstrap: str, first: Path, second: Path) -> None:
         self._run = run
-        self._bootstrap = bootstrap
+        self.bootstrap = bootstrap
         self.paths = {str(first), str(second)}
 
     def command(self, *arguments: str, exit_code: int = 0) -> str:
-        outcome = self._run(*arguments, "--bootstrap-server", self._bootstrap)
+        outcome = self._run(*arguments, "--bootstrap-server", self.bootstrap)
         assert outcome.exit_code == exit_code, outcome
         return outcome.err if exit_code else outcome.out
 
@@ -73,3 +76,12 @@ def test_mistakes_are_named(disks: TwoDisks) -> None:
     assert "orders has no partition 9" in many
     assert "--broker" in disks.command(*to, path, exit_code=2)
     assert "--to" in disks.command("topic", "log-dirs", "orders", "--broker", "1", exit_code=2)
+
+
+def test_replica_that_disappears_is_not_called_moved(
+    disks: TwoDisks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_dirs, "GRACE_SECONDS", 0.2)
+    path = sorted(disks.paths)[0]
+    with pytest.raises(CommandFailed, match="deleted-0 is no longer on broker 1"):
+        log_dirs._follow(Cluster(disks.bootstrap), 1, path, [("deleted", 0)])

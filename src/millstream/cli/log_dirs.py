@@ -175,7 +175,9 @@ def _follow(cluster: Cluster, broker: int, path: str, wanted: Sequence[tuple[str
             time.sleep(POLL_SECONDS)
     if missing:
         topic, partition = missing[0]
-        raise CommandFailed(f"broker {broker} has {topic}-{partition} no longer; its log says why")
+        raise CommandFailed(
+            f"{topic}-{partition} is no longer on broker {broker}, whose log says why"
+        )
     if elsewhere:
         first = elsewhere[0]
         raise CommandFailed(
