@@ -156,8 +156,10 @@ class Sender:
                 # A fatal error: the user may write nothing, for example. From now on `produce`
                 # refuses each record with the reason.
                 reason = error.args[0].str()
-                self.problem = f"no record can be written until the bridge is restarted: {reason}"
-                logger.error(self.problem)
+                problem = f"no record can be written until the bridge is restarted: {reason}"
+                if problem != self.problem:
+                    self.problem = problem
+                    logger.error(problem)
 
 
 def status_of(error: KafkaError) -> int:
