@@ -99,9 +99,9 @@ class Predicate:
         them would be answered wrongly."""
         if self._target.names is None or self._target.columns is not None:
             return
-        where = self._where.lower()
         for name in self._target.names:
-            if name.lower() in where and any(_is_nested(row.get(name)) for row in rows):
+            is_named = re.search(rf"\b{re.escape(name)}\b", self._where, re.IGNORECASE)
+            if is_named and any(_is_nested(row.get(name)) for row in rows):
                 raise Undecidable(f"the sink has {name} as text")
 
     def _nested(self, row: Row) -> Row:
