@@ -6,7 +6,7 @@ What every home promises is in tests/broker/metadata/test_contract.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -20,7 +20,6 @@ from millstream.coordination.cluster_records import (
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
-    encode_record,
 )
 from millstream.errors import ApiError, ErrorCode, StorageError
 from millstream.records.record import Record, decode_batch, encode_batch
@@ -82,19 +81,23 @@ def test_cluster_of_a_newer_version_is_not_joined(
     asyncio.run(scenario())
 
 
+async def rewrite_last_entry(
+    cluster: Cluster, home: ZooKeeperMetadata, change: Callable[[bytes], bytes]
+) -> None:
+    """Put other records in the place of the last ones that were committed."""
+    async with cluster.session() as session:
+        path = entry_path(home._entry)
+        entry = (await session.get(path)).data
+        nonce, records = entry[:NONCE_BYTES], decode_batch(entry, NONCE_BYTES)
+        changed = [Record(it.offset, 0, None, change(it.value or b"")) for it in records]
+        await session.commit([SetData(path, nonce + encode_batch(changed))])
+
+
 def test_record_of_a_newer_version_is_not_guessed_at(cluster: Cluster) -> None:
     async def scenario() -> None:
         async with cluster.home() as newer:
             await newer.change(lambda image: [setting("x", "1")])
-            async with cluster.session() as session:
-                path = entry_path(newer._entry)
-                entry = (await session.get(path)).data
-                nonce, records = entry[:NONCE_BYTES], decode_batch(entry, NONCE_BYTES)
-                known = encode_record(setting("x", "1"))
-                later = [
-                    Record(it.offset, 0, None, known[:2] + b"\x7f" + known[3:]) for it in records
-                ]
-                await session.commit([SetData(path, nonce + encode_batch(later))])
+            await rewrite_last_entry(cluster, newer, lambda it: it[:2] + b"\x7f" + it[3:])
             with pytest.raises(StorageError, match="ConfigRecord of version 127"):
                 async with cluster.home():
                     pass
@@ -106,12 +109,7 @@ def test_metadata_that_cannot_be_read_are_not_taken_for_newer_ones(cluster: Clus
     async def scenario() -> None:
         async with cluster.home() as home:
             await home.change(lambda image: [setting("x", "1")])
-            async with cluster.session() as session:
-                path = entry_path(home._entry)
-                entry = (await session.get(path)).data
-                nonce, records = entry[:NONCE_BYTES], decode_batch(entry, NONCE_BYTES)
-                cut = [Record(it.offset, 0, None, (it.value or b"")[:-4]) for it in records]
-                await session.commit([SetData(path, nonce + encode_batch(cut))])
+            await rewrite_last_entry(cluster, home, lambda it: it[:-4])
             with pytest.raises(StorageError, match=r"cannot be read: .*; restore the data"):
                 async with cluster.home():
                     pass

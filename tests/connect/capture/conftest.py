@@ -10,8 +10,7 @@ import pytest
 from millstream.broker.embedded import Broker
 from tests.connect.capture.harness import Setup
 from tests.connect.capture.source import Source, open_source
-from tests.peers.cache import PeerMissing
-from tests.peers.postgres import PostgresServer, start_postgres
+from tests.peers.postgres import PostgresServer, serve_postgres
 
 SETTINGS = ("fsync=off", "wal_level=logical", "max_replication_slots=50", "max_wal_senders=50")
 
@@ -19,12 +18,7 @@ SETTINGS = ("fsync=off", "wal_level=logical", "max_replication_slots=50", "max_w
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """One server for the tests of a process; each test has a database of its own."""
-    try:
-        server = start_postgres(*SETTINGS)
-    except PeerMissing as missing:
-        pytest.skip(str(missing))
-    yield server
-    server.remove()
+    yield from serve_postgres(*SETTINGS)
 
 
 @pytest.fixture

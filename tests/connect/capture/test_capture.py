@@ -25,20 +25,14 @@ from tests.connect.capture.harness import (
     read_topic,
     wait_until,
 )
-from tests.peers.cache import PeerMissing
-from tests.peers.postgres import PostgresServer, start_postgres
+from tests.peers.postgres import PostgresServer, serve_postgres
 from tests.peers.servers import free_port
 
 
 @pytest.fixture
 def own_postgres() -> Iterator[PostgresServer]:
     """A server that the test may stop."""
-    try:
-        server = start_postgres(*SETTINGS)
-    except PeerMissing as missing:
-        pytest.skip(str(missing))
-    yield server
-    server.remove()
+    yield from serve_postgres(*SETTINGS)
 
 
 def test_capture_has_settings_from_python_or_from_a_file() -> None:

@@ -22,9 +22,8 @@ from millstream.testing.pytest_plugin import SharedBroker
 from tests.connect.capture.conftest import SETTINGS
 from tests.connect.sinks.conftest import KINDS, Derived, Log, wait_for
 from tests.connect.sinks.test_runner import run_once
-from tests.peers.cache import PeerMissing
 from tests.peers.patience import PATIENCE_SECONDS
-from tests.peers.postgres import PostgresServer, start_postgres
+from tests.peers.postgres import PostgresServer, serve_postgres
 from tests.peers.schema_registry import SchemaRegistry, running_registry
 
 KILLS = 3
@@ -44,12 +43,7 @@ CHOSEN = [
 
 @pytest.fixture(scope="module")
 def origin() -> Iterator[PostgresServer]:
-    try:
-        server = start_postgres(*SETTINGS)
-    except PeerMissing as missing:
-        pytest.skip(str(missing))
-    yield server
-    server.remove()
+    yield from serve_postgres(*SETTINGS)
 
 
 @pytest.fixture
