@@ -11,13 +11,8 @@ from typer.testing import CliRunner
 from millstream.admin.archive import archive_path, archive_state
 from millstream.cli.archive import app
 from millstream.client.cluster import Cluster
-from tests.broker.archiving.scenes import (
-    archived_end,
-    archiving_broker,
-    create,
-    produce,
-    wait_until,
-)
+from tests.broker.archiving.scenes import archived_end, archiving_broker, create, produce
+from tests.peers.patience import wait_until
 
 
 def test_brokers_tell_what_is_archived_and_why_not(tmp_path: Path) -> None:

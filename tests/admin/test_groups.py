@@ -26,7 +26,7 @@ from millstream.admin.groups import (
 from millstream.admin.lag import group_lag, group_lags, timestamps_at
 from millstream.client.cluster import Cluster
 from millstream.client.topics import NewTopic, create_topics
-from tests.conformance.brokers import eventually
+from tests.peers.patience import wait_until
 
 RECORDS = 6
 
@@ -62,7 +62,7 @@ def member(bootstrap_servers: str, topic: str, protocol: str) -> Iterator[str]:
             consumer.poll(0.1)
             return len(consumer.assignment()) == 2
 
-        eventually(has_partitions)
+        wait_until(has_partitions)
         consumer.commit(offsets=[Place(topic, 0, 2)], asynchronous=False)
         yield group
     finally:

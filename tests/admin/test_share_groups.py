@@ -26,7 +26,7 @@ from millstream.admin.share_groups import (
 )
 from millstream.client.cluster import Cluster
 from millstream.client.topics import NewTopic, create_topics
-from tests.conformance.brokers import eventually
+from tests.peers.patience import wait_until
 
 RECORDS = 10
 
@@ -58,7 +58,7 @@ class Till:
         )
         self.consumer.subscribe([queue])
         self.records: list[Any] = []
-        eventually(self._has_taken_all)
+        wait_until(self._has_taken_all)
 
     def _has_taken_all(self) -> bool:
         self.records += self.consumer.poll(1.0)
@@ -91,7 +91,7 @@ def test_records_in_flight_are_shown_with_who_holds_them(
         [partition] = share_partitions(cluster, queue)
         return partition.start == 4
 
-    eventually(is_acknowledged)
+    wait_until(is_acknowledged)
     [partition] = share_partitions(cluster, queue)
     assert (partition.backlog, partition.end) == (6, RECORDS)
     [row] = [it for it in group_lags(cluster, list_groups(cluster)) if it.group == queue]
@@ -113,7 +113,7 @@ def test_group_without_members_is_moved_and_deleted(
     till = Till(bootstrap_servers, queue)
     till.acknowledge(range(7), AcknowledgeType.ACCEPT)
     till.consumer.close()
-    eventually(lambda: not describe_share_group(cluster, queue).members)
+    wait_until(lambda: not describe_share_group(cluster, queue).members)
     alter_start_offsets(cluster, queue, {(queue, 0): 2})
     assert start_offsets(cluster, queue) == {(queue, 0): 2}
     [partition] = share_partitions(cluster, queue)

@@ -21,7 +21,7 @@ from millstream.admin.transactions import (
 )
 from millstream.client.cluster import Cluster
 from millstream.client.topics import NewTopic, create_topics
-from tests.conformance.brokers import eventually
+from tests.peers.patience import wait_until
 
 
 @pytest.fixture
@@ -59,12 +59,12 @@ def test_open_transaction_holds_its_partition_back(
     assert described.started_ms is not None
     assert find_hanging(cluster, [name], 0) == []
     producer.commit_transaction(60)
-    eventually(lambda: held_partitions(cluster, places) == [])  # once the markers are written
+    wait_until(lambda: held_partitions(cluster, places) == [])  # once the markers are written
 
 
 def test_transaction_is_aborted_by_its_id(cluster: Cluster, producer: Producer, name: str) -> None:
     assert abort_transaction(cluster, name)
-    eventually(lambda: held_partitions(cluster, [(name, 1)]) == [])
+    wait_until(lambda: held_partitions(cluster, [(name, 1)]) == [])
     with pytest.raises(KafkaException):
         producer.commit_transaction(60)
     assert not abort_transaction(cluster, name)

@@ -12,7 +12,7 @@ import pytest
 from millstream.cli.main import COMMANDS, load_command, reflowed
 from tests.cli.commands import all_commands
 from tests.cli.conftest import Run
-from tests.conformance.brokers import eventually
+from tests.peers.patience import wait_until
 from tests.peers.servers import free_port
 
 MILLSTREAM = str(Path(sys.executable).with_name("millstream"))
@@ -154,7 +154,7 @@ def test_shell_completion_offers_topics(cli: Run, topic: str) -> None:
         )
         return topic in answer.stdout.split()
 
-    eventually(is_offered)  # it is silent when the cluster does not answer at once
+    wait_until(is_offered)  # it is silent when the cluster does not answer at once
 
 
 def test_closed_pipe_ends_quietly(ok: Run, cli: Run, topic: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Run
-from tests.conformance.brokers import eventually
+from tests.peers.patience import wait_until
 
 Ok = Callable[..., str]
 
@@ -34,7 +34,7 @@ def test_quotas_are_set_listed_and_removed(ok: Ok, cli: Run, name: str) -> None:
     )
     ok("quota", "set", *who, "--request-percentage", "12.5", "--controller-mutation-rate", "3")
     entity: dict[str, str | None] = {"user": name, "client-id": "app"}
-    eventually(
+    wait_until(
         lambda: (
             quotas_of(ok, entity)
             == {
@@ -51,12 +51,12 @@ def test_quotas_are_set_listed_and_removed(ok: Ok, cli: Run, name: str) -> None:
     assert "ADDRESS" not in table
     said = ok("quota", "remove", *who, "--consumer-byte-rate")
     assert said == f"removed for user {name}, client id app: consumer_byte_rate\n"
-    eventually(lambda: "consumer_byte_rate" not in quotas_of(ok, entity))
+    wait_until(lambda: "consumer_byte_rate" not in quotas_of(ok, entity))
     again = cli("quota", "remove", *who, "--consumer-byte-rate")
     assert again.exit_code == 1
     assert "there is no quota consumer_byte_rate for user" in again.err
     ok("quota", "remove", *who)
-    eventually(lambda: quotas_of(ok, entity) is None)
+    wait_until(lambda: quotas_of(ok, entity) is None)
     assert ok("quota", "list", "--user", name) == "no quotas\n"
     gone = cli("quota", "remove", *who)
     assert gone.exit_code == 1
@@ -66,17 +66,17 @@ def test_quotas_are_set_listed_and_removed(ok: Ok, cli: Run, name: str) -> None:
 def test_default_is_not_the_name_of_a_user(ok: Ok, name: str) -> None:
     ok("quota", "set", "--user", name, "--client-id-default", "--producer-byte-rate", "1000000000")
     entity: dict[str, str | None] = {"user": name, "client-id": None}
-    eventually(lambda: quotas_of(ok, entity) == {"producer_byte_rate": 1e9})
+    wait_until(lambda: quotas_of(ok, entity) == {"producer_byte_rate": 1e9})
     assert "<default>" in ok("quota", "list", "--user", name)
     ok("quota", "remove", "--user", name, "--client-id-default")
-    eventually(lambda: quotas_of(ok, entity) is None)
+    wait_until(lambda: quotas_of(ok, entity) is None)
 
 
 def test_addresses_have_a_connection_rate(ok: Ok) -> None:
     address = "203.0.113.7"
     said = ok("quota", "set", "--ip", address, "--connection-creation-rate", "10")
     assert said == f"set for address {address}: connection_creation_rate 10/s\n"
-    eventually(lambda: quotas_of(ok, {"ip": address}) == {"connection_creation_rate": 10.0})
+    wait_until(lambda: quotas_of(ok, {"ip": address}) == {"connection_creation_rate": 10.0})
     ok("quota", "remove", "--ip", address)
 
 

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import AcknowledgeType, ShareConsumer
 
 from tests.cli.conftest import Run
-from tests.conformance.brokers import eventually
+from tests.peers.patience import wait_until
 
 Ok = Callable[..., str]
 
@@ -118,7 +118,7 @@ def test_group_reset_moves_a_share_group(
     assert refused.exit_code == 1
     assert "stop its consumers" in refused.err
     member.consumer.close()
-    eventually(lambda: described(ok, queue)["state"] == "empty")
+    wait_until(lambda: described(ok, queue)["state"] == "empty")
     assert "dry run" in cli("group", "reset", *options).err
     assert partition(described(ok, queue), 0)["backlog"] == 0
     ok("group", "reset", *options, "--execute")
@@ -129,6 +129,6 @@ def test_group_reset_moves_a_share_group(
 def test_group_delete_removes_a_share_group(ok: Ok, queue: str, member: Member) -> None:
     member.take(1)
     member.consumer.close()
-    eventually(lambda: described(ok, queue)["state"] == "empty")
+    wait_until(lambda: described(ok, queue)["state"] == "empty")
     assert ok("group", "delete", queue) == f"deleted {queue}\n"
     assert queue not in ok("group", "list")

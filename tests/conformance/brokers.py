@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,7 +13,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.conformance.differences import DIFFERENCES
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.servers import Server
 from tests.peers.wire import Wire
 
@@ -116,7 +114,7 @@ class BrokerUnderTest:
                 answer = wire.call("list_offsets", 5, replica_id=-1, topics=topics)
                 return all(part.error_code == 0 for part in answer.topics[0].partitions)
 
-            eventually(all_serve)
+            wait_until(all_serve)
 
     def topic_id(self, topic: str) -> uuid.UUID:
         with Wire(self.bootstrap) as wire:
@@ -128,11 +126,3 @@ class BrokerUnderTest:
 def unique(prefix: str) -> str:
     """A name no other test in any worker uses."""
     return f"{prefix}-{os.getpid()}-{next(_names)}"
-
-
-def eventually(condition: Callable[[], bool], seconds_max: float = PATIENCE_SECONDS) -> None:
-    """Ask again until it holds: Apache Kafka applies many changes a moment after it answers."""
-    deadline = time.monotonic() + seconds_max
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.01)

@@ -14,13 +14,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from millstream.client.cluster import parse_addresses
 from millstream.client.connection import Connection
 from millstream.testing.cluster import ClusterProcesses
-from tests.conformance.brokers import eventually
 from tests.peers.kafka_cluster import (
     KafkaCluster,
     start_kafka_cluster,
     start_old_kafka_cluster,
 )
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.zookeeper import running_zookeeper
 
 BROKERS = (1, 2, 3)
@@ -142,7 +141,7 @@ def create_topic(
     topic = NewTopic(name, len(replicas), replica_assignment=assignment, config=settings)
     client = admin(cluster)  # kept until the answer is there
     client.create_topics([topic])[name].result(PATIENCE_SECONDS)
-    eventually(lambda: leaders(cluster, name) == [brokers[0] for brokers in replicas])
+    wait_until(lambda: leaders(cluster, name) == [brokers[0] for brokers in replicas])
 
 
 def admin(cluster: Brokers) -> AdminClient:
@@ -167,7 +166,7 @@ def await_in_sync(cluster: Brokers, topic: str, *brokers: int) -> None:
     """Until these, and no others, are the in-sync replicas of each partition, and all brokers know
     it: the leader may learn it last."""
     addresses = parse_addresses(cluster.bootstrap)
-    eventually(lambda: all(_has_in_sync(address, topic, brokers) for address in addresses))
+    wait_until(lambda: all(_has_in_sync(address, topic, brokers) for address in addresses))
 
 
 def _has_in_sync(address: tuple[str, int], topic: str, brokers: Sequence[int]) -> bool:
@@ -217,6 +216,6 @@ def await_equal_replicas(
     def replicas() -> set[bytes]:
         return {log_bytes(cluster, broker, topic, partition) for broker in brokers}
 
-    eventually(lambda: len(replicas()) == 1)
+    wait_until(lambda: len(replicas()) == 1)
     (content,) = replicas()
     return content

@@ -8,8 +8,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from tests.conformance.brokers import BrokerUnderTest, eventually, unique
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.conformance.brokers import BrokerUnderTest, unique
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.share_consumers import SHARE_CLIENTS, ShareConsumer
 from tests.peers.wire import Wire, batch, produce_fields
 
@@ -100,7 +100,7 @@ def configure_group(broker: BrokerUnderTest, group: str, **settings: Any) -> Non
         known = broker.admin.describe_configs([asked])[asked].result(PATIENCE_SECONDS)
         return all(known[entry.name].value == entry.value for entry in entries)
 
-    eventually(is_known)
+    wait_until(is_known)
 
 
 def delete_if_empty(broker: BrokerUnderTest, group: str) -> bool:

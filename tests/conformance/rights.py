@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from tests.conformance.brokers import eventually
+from tests.peers.patience import wait_until
 from tests.peers.secured import ADMIN, Secured
 from tests.peers.wire import Wire, batch, produce_fields
 
@@ -236,7 +236,7 @@ def _create_topics(admin: Wire, names: Sequence[str]) -> None:
         found = admin.call("metadata", 12, topics=[{"name": name} for name in names]).topics
         return all(it.error_code == 0 and it.partitions[0].error_code == 0 for it in found)
 
-    eventually(all_lead)
+    wait_until(all_lead)
 
 
 def _await_coordinators(admin: Wire) -> None:
@@ -250,7 +250,7 @@ def _await_coordinators(admin: Wire) -> None:
         ]
         return all(answer.coordinators[0].error_code == 0 for answer in answers)
 
-    eventually(all_there)
+    wait_until(all_there)
 
 
 def _produce(admin: Wire, topic: str, values: Sequence[bytes]) -> None:
@@ -271,7 +271,7 @@ def _commit(admin: Wire, group: str, topic: str) -> None:
         )
         return bool(answer.topics[0].partitions[0].error_code == 0)
 
-    eventually(committed)
+    wait_until(committed)
 
 
 def _begin_producer(admin: Wire, transactional_id: str) -> None:
@@ -281,7 +281,7 @@ def _begin_producer(admin: Wire, transactional_id: str) -> None:
         answer = admin.call("init_producer_id", 4, transaction_timeout=60_000, **fields)
         return bool(answer.error_code == 0)
 
-    eventually(has_begun)
+    wait_until(has_begun)
 
 
 def member_id(name: str) -> str:
@@ -314,7 +314,7 @@ def _join(admin: Wire, api: str, group: str, topics: Sequence[str]) -> None:
             owned = [{"topic_id": it.topic_id, "partitions": it.partitions} for it in parts]
         return len(owned) == len(topics)
 
-    eventually(has_all)
+    wait_until(has_all)
 
 
 def _leave_share_group(admin: Wire, group: str) -> None:
@@ -350,7 +350,7 @@ def _await_share_partitions(world: World, group: str) -> None:
             codes = [it.partitions[0].error_code for it in answer.responses]
             return codes == [INVALID_RECORD_STATE] * 2
 
-        eventually(all_known)
+        wait_until(all_known)
 
 
 def _await_rights(broker: Secured) -> None:
@@ -361,4 +361,4 @@ def _await_rights(broker: Secured) -> None:
             answer = wire.call("metadata", 12, topics=[{"name": "my-topic"}])
             return bool(answer.topics[0].error_code == 0)
 
-        eventually(sees)
+        wait_until(sees)

@@ -18,10 +18,10 @@ from confluent_kafka import (
 from confluent_kafka.admin import NewPartitions, NewTopic, OffsetSpec
 from kafka import KafkaAdminClient
 
-from tests.conformance.brokers import BrokerUnderTest, eventually, unique
+from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.conformance.conftest import prepared
 from tests.conformance.test_consume import fill
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.wire import Wire
 
 ALSO_ON_A_WORKER = True
@@ -115,7 +115,7 @@ def test_delete_topic_by_name_and_by_id(broker: BrokerUnderTest) -> None:
         topics = ({"name": None, "topic_id": uuid.uuid4()},)
         unknown = wire.call("delete_topics", 6, topics=topics, timeout=10_000)
         assert unknown.responses[0].error_code == UNKNOWN_TOPIC_ID
-    eventually(
+    wait_until(
         lambda: (
             not {by_name, by_id} & set(broker.admin.list_topics(timeout=PATIENCE_SECONDS).topics)
         )
@@ -129,7 +129,7 @@ def test_topic_made_again_is_another_topic(broker: BrokerUnderTest) -> None:
     first_id = broker.topic_id(name)
     fill(broker, name, 5)
     broker.admin.delete_topics([name])[name].result(PATIENCE_SECONDS)
-    eventually(lambda: name not in broker.admin.list_topics(timeout=PATIENCE_SECONDS).topics)
+    wait_until(lambda: name not in broker.admin.list_topics(timeout=PATIENCE_SECONDS).topics)
     broker.create_topic(name=name)
     assert broker.topic_id(name) != first_id
     (offsets,) = list_offsets(broker, name, OffsetSpec.latest())

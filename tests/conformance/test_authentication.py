@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from millstream.protocol.apis import APIS
-from tests.conformance.brokers import eventually
 from tests.conformance.differences import DIFFERENCES
+from tests.peers.patience import wait_until
 from tests.peers.secured import (
     SCRAM,
     ConnectionEnded,
@@ -259,7 +259,7 @@ def scram_user(secured: Secured) -> str:
             return False
         return True
 
-    eventually(comes_in)  # Apache Kafka answers before it has applied it
+    wait_until(comes_in)  # Apache Kafka answers before it has applied it
     return "sam"
 
 

@@ -23,7 +23,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from crc32c import crc32c
 
 from millstream.records.batch import iterate_headers
-from tests.conformance.brokers import eventually, unique
+from tests.conformance.brokers import unique
 from tests.conformance.clusters import (
     BROKERS,
     Cluster,
@@ -40,7 +40,7 @@ from tests.conformance.clusters import (
 from tests.conformance.test_log_files import dump, judge
 from tests.peers.clients import ALL_COMPRESSIONS
 from tests.peers.java_runtime import ToolRunner, java_program
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.wire import Wire
 
 pytestmark = [
@@ -257,7 +257,7 @@ def test_topic_command_finds_under_replicated_partitions(
         assert len(listed("--at-min-isr-partitions")) == 3
         assert listed("--under-min-isr-partitions") == []
         cluster.kill(3)
-        eventually(lambda: len(listed("--under-min-isr-partitions")) == 3)
+        wait_until(lambda: len(listed("--under-min-isr-partitions")) == 3)
         assert listed("--unavailable-partitions") == []
         cluster.start(3)
     assert listed("--under-replicated-partitions") == []
@@ -274,13 +274,13 @@ def test_leader_election_command_elects_preferred_leaders(
 ) -> None:
     create_topic(cluster, topic, EVERYWHERE)
     with down(cluster, topic, 1, is_killed=False):
-        eventually(lambda: leaders(cluster, topic)[0] == 2)
+        wait_until(lambda: leaders(cluster, topic)[0] == 2)
         said = elect(cluster, tools, "preferred", topic)
         assert "PREFERRED_LEADER_NOT_AVAILABLE" in said or "not available" in said, said
     assert leaders(cluster, topic)[0] != 1
     said = elect(cluster, tools, "preferred", topic)
     assert f"Successfully completed leader election (PREFERRED) for partitions {topic}-0" in said
-    eventually(lambda: leaders(cluster, topic) == [1, 2, 3])
+    wait_until(lambda: leaders(cluster, topic) == [1, 2, 3])
     said = elect(cluster, tools, "preferred", topic)
     assert f"Valid replica already elected for partitions {topic}-0" in said
 
@@ -297,10 +297,10 @@ def test_leader_election_command_elects_unclean_leaders(
     assert produce(cluster, topic, [b"second"]) == [None]
     cluster.kill(1)
     cluster.start(2)
-    eventually(lambda: leaders(cluster, topic) == [-1])
+    wait_until(lambda: leaders(cluster, topic) == [-1])
     said = elect(cluster, tools, "unclean", topic)
     assert f"Successfully completed leader election (UNCLEAN) for partitions {topic}-0" in said
-    eventually(lambda: leaders(cluster, topic) == [2])
+    wait_until(lambda: leaders(cluster, topic) == [2])
     assert produce(cluster, topic, [b"third"]) == [None]
     cluster.start(1)
     await_in_sync(cluster, topic, 1, 2)
@@ -372,7 +372,7 @@ def test_reassign_command_moves_replicas(
     assert {tuple(sorted(it["replicas"])) for it in proposal["partitions"]} == {(2, 3)}
     said = reassignment.execute(proposal, "--throttle", "100000000")
     assert f"Successfully started partition reassignments for {topic}-0,{topic}-1" in said
-    eventually(lambda: "is still in progress" not in reassignment.verify(proposal))
+    wait_until(lambda: "is still in progress" not in reassignment.verify(proposal))
     said = reassignment.verify(proposal)
     for partition in (0, 1):
         assert f"Reassignment of partition {topic}-{partition} is completed." in said
@@ -383,7 +383,7 @@ def test_reassign_command_moves_replicas(
         content = await_equal_replicas(cluster, topic, partition, brokers=(2, 3))
         assert content.startswith(before[partition])  # markers may have followed
         left = cluster.data(1) / f"{topic}-{partition}"
-        eventually(lambda it=left: not it.exists())  # type: ignore[misc]
+        wait_until(lambda it=left: not it.exists())  # type: ignore[misc]
     assert produce(cluster, topic, [b"later"]) == [None]
 
 
@@ -394,7 +394,7 @@ def test_reassign_command_cancels(cluster: Cluster, topic: str, reassignment: Re
     assert produce(cluster, topic, [b"value"]) == [None]
     plan = reassignment.plan([3, 2])
     cluster.kill(3)
-    eventually(lambda: 3 not in brokers_known(cluster))
+    wait_until(lambda: 3 not in brokers_known(cluster))
     begin_reassignment(cluster, topic, (3, 2))
     assert f"Reassignment of partition {topic}-0 is still in progress." in reassignment.verify(plan)
     listed = reassignment.list()
@@ -405,7 +405,7 @@ def test_reassign_command_cancels(cluster: Cluster, topic: str, reassignment: Re
     cluster.start(3)
     assert in_sync(cluster, topic) == [{1, 2}]
     assert produce(cluster, topic, [b"value"]) == [None]
-    eventually(lambda: 3 in brokers_known(cluster))
+    wait_until(lambda: 3 in brokers_known(cluster))
     assert not (cluster.data(3) / f"{topic}-0").exists()
 
 

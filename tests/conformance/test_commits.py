@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, ConsumerGroupTopicPartitions, TopicPartition
 
-from tests.conformance.brokers import BrokerUnderTest, eventually, unique
+from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.conformance.test_consume import fill
 from tests.conformance.test_groups import wait_for_coordinator
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.wire import Wire
 
 both_protocols = pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -88,7 +88,7 @@ def test_automatic_commit_happens_at_the_interval_and_at_close(
     config = {"auto_commit_interval_ms": 100, "group_protocol": protocol}
     consumer = reader(broker, group, topic, **config)
     read(consumer, 3)
-    eventually(lambda: committed(broker, group, topic).offset == 3)
+    wait_until(lambda: committed(broker, group, topic).offset == 3)
     read(consumer, 2)
     consumer.close()
     assert committed(broker, group, topic).offset == 5
@@ -170,4 +170,4 @@ def test_deleting_a_topic_forgets_its_offsets(broker: BrokerUnderTest) -> None:
     broker.admin.delete_topics([topic])[topic].result(PATIENCE_SECONDS)
     with Wire(broker.bootstrap) as wire:
         groups = ({"group_id": group, "topics": None},)
-        eventually(lambda: not wire.call("offset_fetch", 8, groups=groups).groups[0].topics)
+        wait_until(lambda: not wire.call("offset_fetch", 8, groups=groups).groups[0].topics)

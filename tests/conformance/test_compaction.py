@@ -16,9 +16,9 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import OffsetSpec
 
-from tests.conformance.brokers import BrokerUnderTest, eventually, unique
+from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.conformance.test_admin import list_offsets
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 
 ALSO_ON_A_WORKER = True
 
@@ -80,7 +80,7 @@ def test_compaction_keeps_the_last_value_of_each_key_at_its_offset(
         assert kept == expected
         return len(found) == len(expected)
 
-    eventually(compacted)
+    wait_until(compacted)
 
 
 def test_compaction_removes_what_a_tombstone_names_and_at_last_the_tombstone(
@@ -100,14 +100,14 @@ def test_compaction_removes_what_a_tombstone_names_and_at_last_the_tombstone(
         found = [m for m in surviving(broker, topic) if m.key() != b"filler"]
         return [(m.key(), m.value(), m.offset()) for m in found] == [(b"kept", b"alive", 0)]
 
-    eventually(cleaned)
+    wait_until(cleaned)
 
 
 def test_retention_by_size_drops_old_segments(broker: BrokerUnderTest) -> None:
     topic = broker.create_topic(segment_bytes=SEGMENT_BYTES, retention_bytes=2 * SEGMENT_BYTES)
     fill_segments(broker, topic, 6)
     # of 72 records, ten to a segment, two segments and the one being written stay
-    eventually(lambda: list_offsets(broker, topic, OffsetSpec.earliest())[0] >= 40)
+    wait_until(lambda: list_offsets(broker, topic, OffsetSpec.earliest())[0] >= 40)
     offsets = [message.offset() for message in surviving(broker, topic)]
     assert offsets == list(range(offsets[0], 72))
     assert len(offsets) * 100_000 >= 2 * SEGMENT_BYTES - 100_000
@@ -119,6 +119,6 @@ def test_retention_by_time_drops_old_records(broker: BrokerUnderTest) -> None:
     for number in range(10):
         producer.produce(topic, str(number).encode(), partition=0)
     producer.flush(PATIENCE_SECONDS)
-    eventually(lambda: list_offsets(broker, topic, OffsetSpec.earliest()) == [10])
+    wait_until(lambda: list_offsets(broker, topic, OffsetSpec.earliest()) == [10])
     assert list_offsets(broker, topic, OffsetSpec.latest()) == [10]
     assert list(surviving(broker, topic)) == []

@@ -14,9 +14,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.conformance.brokers import BrokerUnderTest, eventually, unique
+from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.conformance.test_produce import produce_one
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.wire import Wire
 
 ALSO_ON_A_WORKER = True
@@ -73,7 +73,7 @@ def test_incremental_changes_set_delete_append_and_subtract(broker: BrokerUnderT
     topic = broker.create_topic()
 
     def becomes(name: str, *values: str) -> None:
-        eventually(lambda: describe(broker, ResourceType.TOPIC, topic)[name].value in values)
+        wait_until(lambda: describe(broker, ResourceType.TOPIC, topic)[name].value in values)
 
     alter(broker, topic, entry("retention.ms", "5000000", AlterConfigOpType.SET))
     becomes("retention.ms", "5000000")
@@ -113,7 +113,7 @@ def test_legacy_alter_replaces_everything(broker: BrokerUnderTest) -> None:
         settings = describe(broker, ResourceType.TOPIC, topic)
         return settings["segment.ms"].value, settings["retention.ms"].value
 
-    eventually(lambda: values() == ("2000000", "604800000"))
+    wait_until(lambda: values() == ("2000000", "604800000"))
 
 
 def test_validate_only_changes_nothing(broker: BrokerUnderTest) -> None:
@@ -130,7 +130,7 @@ def test_change_takes_effect_at_once(broker: BrokerUnderTest) -> None:
     topic = broker.create_topic()
     produce_one(broker, topic, value=b"x" * 5000)
     alter(broker, topic, entry("max.message.bytes", "2000", AlterConfigOpType.SET))
-    eventually(
+    wait_until(
         lambda: describe(broker, ResourceType.TOPIC, topic)["max.message.bytes"].value == "2000"
     )
     with pytest.raises(KafkaException) as refused:

@@ -11,8 +11,8 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import NewPartitions
 
 from millstream.errors import ErrorCode
-from tests.conformance.brokers import BrokerUnderTest, eventually, unique
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.conformance.brokers import BrokerUnderTest, unique
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.wire import Wire
 
 GROUP_RESOURCE = 32
@@ -32,7 +32,7 @@ class RawMember:
         self.assigned: dict[uuid.UUID, set[int]] = {}
         self.fixed = {"instance_id": fields.pop("instance_id", None)}
         self.wishes = {"rebalance_timeout": 10_000, "subscribed_topic_names": topics, **fields}
-        eventually(self._coordinator_is_there)
+        wait_until(self._coordinator_is_there)
 
     def _coordinator_is_there(self) -> bool:
         answer = self.wire.call("find_coordinator", 4, key_type=0, coordinator_keys=(self.group,))
@@ -118,7 +118,7 @@ def heartbeats_until(condition: Any, *members: RawMember) -> None:
             assert member.acknowledge().error_code == 0
         return bool(condition())
 
-    eventually(all_beat)
+    wait_until(all_beat)
 
 
 def test_partition_is_given_up_before_another_member_gets_it(
@@ -136,7 +136,7 @@ def test_partition_is_given_up_before_another_member_gets_it(
         first.beat()
         return len(first.partitions) == 2
 
-    eventually(first_is_asked_to_give_up)
+    wait_until(first_is_asked_to_give_up)
     epoch = first.epoch
     second.beat()
     assert second.partitions == set(), "the first has not said yet that it gave them up"
@@ -237,7 +237,7 @@ def test_silent_member_is_dropped_after_its_session(broker: BrokerUnderTest, mem
         member.acknowledge()
         return len(member.describe().members) == 1 and member.partitions == {0, 1}
 
-    eventually(is_alone)
+    wait_until(is_alone)
     silent.epoch = max(silent.epoch, 1)
     assert silent.beat().error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -256,7 +256,7 @@ def test_member_that_gives_up_nothing_is_dropped_after_its_rebalance_timeout(
         stubborn.beat()
         return bool(member.partitions == {0, 1})
 
-    eventually(has_everything)
+    wait_until(has_everything)
 
 
 def test_regex_is_resolved_by_the_server(broker: BrokerUnderTest, members: Any) -> None:
@@ -315,7 +315,7 @@ def test_groups_own_settings_are_told_to_its_members(broker: BrokerUnderTest, me
     }
     answer = member.wire.call("incremental_alter_configs", 1, resources=(resource,))
     assert answer.responses[0].error_code == 0
-    eventually(lambda: member.beat().heartbeat_interval.total_seconds() == 0.7)
+    wait_until(lambda: member.beat().heartbeat_interval.total_seconds() == 0.7)
 
 
 def test_commits_and_fetches_are_checked_against_the_members_epoch(
@@ -390,7 +390,7 @@ def shared(*consumers: Consumer, partitions: int = 4) -> None:
         complete = set().union(*owned) == set(range(partitions))
         return even and complete and sum(map(len, owned)) == partitions
 
-    eventually(is_shared)
+    wait_until(is_shared)
 
 
 def test_group_migrates_to_the_consumer_protocol_and_back_while_it_runs(

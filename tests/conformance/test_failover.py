@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from tests.conformance.brokers import eventually, unique
+from tests.conformance.brokers import unique
 from tests.conformance.clusters import (
     BROKERS,
     ApacheCluster,
@@ -26,7 +26,7 @@ from tests.conformance.clusters import (
     produce,
 )
 from tests.peers.cache import PeerMissing
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(900)]
 
@@ -58,7 +58,7 @@ def shared_cluster(
         running = ApacheCluster.running_with_zookeeper(directory, WITH_ZOOKEEPER)
     try:
         with running as cluster:
-            eventually(lambda: known_brokers(cluster) == set(BROKERS))
+            wait_until(lambda: known_brokers(cluster) == set(BROKERS))
             yield cluster
     except PeerMissing as missing:
         pytest.skip(str(missing))
@@ -69,7 +69,7 @@ def cluster(shared_cluster: Cluster) -> Iterator[Cluster]:
     yield shared_cluster
     for broker in sorted(shared_cluster.down):
         shared_cluster.start(broker)
-    eventually(lambda: known_brokers(shared_cluster) == set(BROKERS))
+    wait_until(lambda: known_brokers(shared_cluster) == set(BROKERS))
 
 
 def known_brokers(cluster: Cluster) -> set[int]:
@@ -95,7 +95,7 @@ class Writer:
             self._producer.poll(0.002)
             return condition()
 
-        eventually(holds)
+        wait_until(holds)
 
     def finish(self) -> list[int]:
         """All numbers, which are acknowledged."""
@@ -134,7 +134,7 @@ def read(cluster: Cluster, topic: str, count: int) -> list[int]:
         found.extend(int(it.value() or b"") for it in messages if it.error() is None)
         return len(found) >= count
 
-    eventually(is_complete)
+    wait_until(is_complete)
     consumer.close()
     return found
 
@@ -196,12 +196,12 @@ def test_replica_that_was_not_in_sync_does_not_lead(cluster: Cluster) -> None:
     assert produce(cluster, topic, [b"1"]) == [None]
     cluster.kill(1)
     cluster.start(2)
-    eventually(lambda: known_brokers(cluster) == {2, 3} and leaders(cluster, topic) == [-1])
+    wait_until(lambda: known_brokers(cluster) == {2, 3} and leaders(cluster, topic) == [-1])
     (error,) = produce(cluster, topic, [b"refused"], message_timeout_ms=3_000)
     assert error is not None
     assert leaders(cluster, topic) == [-1]
     cluster.start(1)
-    eventually(lambda: leaders(cluster, topic) == [1])
+    wait_until(lambda: leaders(cluster, topic) == [1])
     await_in_sync(cluster, topic, 1, 2)
     assert produce(cluster, topic, [b"2"]) == [None]
     assert read(cluster, topic, 3) == [0, 1, 2]

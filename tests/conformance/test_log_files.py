@@ -17,13 +17,12 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from tests.conformance.brokers import eventually
 from tests.conformance.conftest import prepared
 from tests.conformance.test_compaction import COMPACTED
 from tests.peers.clients import ALL_COMPRESSIONS
 from tests.peers.java_runtime import ToolRunner
 from tests.peers.kafka import start_kafka
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.programs import Record
 from tests.peers.servers import Server, start_millstream
 from tests.peers.transactional import TransactionalProducer
@@ -296,7 +295,7 @@ def committed_values(server: Server) -> list[bytes | None]:
 
 
 def check_contents(server: Server) -> None:
-    eventually(
+    wait_until(
         lambda: committed(server, "classic") == committed(server, "consumer") == RECORD_COUNT
     )
     numbers = sorted(int((content or b"").split(b":")[0]) for *_, content in everything(server))

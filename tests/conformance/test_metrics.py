@@ -16,11 +16,11 @@ import pytest
 
 from tests.broker.metrics.names import KAFKA
 from tests.broker.metrics.scraping import scrape
-from tests.conformance.brokers import SETTINGS, BrokerUnderTest, eventually
+from tests.conformance.brokers import SETTINGS, BrokerUnderTest
 from tests.peers.java_runtime import ToolRunner
 from tests.peers.jmx import jvm_options, read_jmx
 from tests.peers.kafka import start_kafka
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.servers import free_port, start_millstream
 from tests.peers.share_member import ACCEPT, REJECT, RELEASE, ShareMember, initialize
 from tests.peers.wire import Wire, batch, produce_fields
@@ -210,9 +210,9 @@ def create_topics(broker: BrokerUnderTest) -> None:
             answer = wire.call("find_coordinator", 3, key=GROUP, key_type=0)
             return bool(answer.error_code == 0)
 
-        eventually(is_there)
-        eventually(lambda: commit(wire, 0) == 0)
-        eventually(lambda: init_producer(wire).error_code == 0)
+        wait_until(is_there)
+        wait_until(lambda: commit(wire, 0) == 0)
+        wait_until(lambda: init_producer(wire).error_code == 0)
 
 
 def joined(broker: BrokerUnderTest) -> ShareMember:
@@ -222,7 +222,7 @@ def joined(broker: BrokerUnderTest) -> ShareMember:
     with Wire(broker.bootstrap) as wire:
         assert produce(wire, batch([b"first"]), topic=SHARED) == 0
     member = ShareMember(broker.bootstrap, GROUP_OF_WORKERS, topic_id)
-    eventually(lambda: bool(member.fetch()))
+    wait_until(lambda: bool(member.fetch()))
     assert member.acknowledge((0, 0, ACCEPT)) == 0
     return member
 

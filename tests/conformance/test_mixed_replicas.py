@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from millstream.records.batch import iterate_headers
-from tests.conformance.brokers import eventually, unique
+from tests.conformance.brokers import unique
 from tests.conformance.clusters import (
     await_equal_replicas,
     await_in_sync,
@@ -23,6 +23,7 @@ from tests.conformance.test_cluster_tools import fill
 from tests.conformance.test_log_files import judge
 from tests.peers.java_runtime import ToolRunner
 from tests.peers.mixed_cluster import APACHE, OURS, MixedCluster
+from tests.peers.patience import wait_until
 from tests.peers.wire import Wire
 
 pytestmark = [
@@ -69,7 +70,7 @@ def create_topic(
     with Wire(cluster.address(APACHE)) as wire:
         answer = wire.call("create_topics", 7, topics=(topic,), timeout=60_000)
     assert answer.topics[0].error_code == 0, answer
-    eventually(lambda: leaders(cluster, name) == replicas[:1])
+    wait_until(lambda: leaders(cluster, name) == replicas[:1])
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -101,12 +102,12 @@ def test_follower_truncates_what_its_leader_does_not_have(
     fill(cluster, topic, partitions=1)
     await_equal_replicas(cluster, topic, brokers=BOTH)
     cluster.kill(first)
-    eventually(lambda: leaders(cluster, topic) == [second])
+    wait_until(lambda: leaders(cluster, topic) == [second])
     assert produce(cluster, topic, [b"lost %d" % number for number in range(50)])[-1] is None
     assert b"lost 49" in log_bytes(cluster, second, topic)
     cluster.kill(second)
     cluster.start(first)
-    eventually(lambda: leaders(cluster, topic) == [first])
+    wait_until(lambda: leaders(cluster, topic) == [first])
     assert produce(cluster, topic, [b"kept %d" % number for number in range(10)])[-1] is None
     cluster.start(second)
     await_in_sync(cluster, topic, *BOTH)

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.brokers import BrokerUnderTest, eventually, unique
+from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.conformance.conftest import client_parameters
 from tests.peers.clients import CLIENTS
 from tests.peers.java_runtime import ToolRunner
+from tests.peers.patience import wait_until
 from tests.peers.programs import Record
 from tests.peers.wire import ConnectionEnded, Wire, batch
 
@@ -54,7 +55,7 @@ def limit(broker: BrokerUnderTest, entity: dict[str, str | None], **values: floa
     components = [
         (kind, BY_DEFAULT if name is None else EXACT, name) for kind, name in entity.items()
     ]
-    eventually(lambda: len(describe(broker, *components).entries) == 1)
+    wait_until(lambda: len(describe(broker, *components).entries) == 1)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_quotas_are_described_by_filters(own_broker: BrokerUnderTest) -> None:
     assert found(exactly, ("client-id", BY_DEFAULT, None)) == {of_default}
     assert found(exactly, ("client-id", EXACT, client_id)) == {of_both}
     alter(own_broker, {"user": user}, producer_byte_rate=None)
-    eventually(lambda: found(exactly) == set())
+    wait_until(lambda: found(exactly) == set())
     alter(own_broker, {"user": user, "client-id": client_id}, request_percentage=None)
     alter(own_broker, {"user": user, "client-id": None}, controller_mutation_rate=None)
 
@@ -296,7 +297,7 @@ def test_config_command_sets_describes_and_removes_quotas(
             entity = (*entity, "--entity-name", "app")
         key, value = quota.split("=")
         configs(*entity, "--alter", "--add-config", f"{key}={float(value):.0f}")
-        eventually(lambda: key in configs(*entity, "--describe"))  # noqa: B023
+        wait_until(lambda: key in configs(*entity, "--describe"))  # noqa: B023
         assert described in configs(*entity, "--describe")
         configs(*entity, "--alter", "--delete-config", key)
-        eventually(lambda: key not in configs(*entity, "--describe"))  # noqa: B023
+        wait_until(lambda: key not in configs(*entity, "--describe"))  # noqa: B023

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.brokers import eventually
 from tests.conformance.conftest import client_parameters
 from tests.conformance.test_secured_clients import by_password, config_of
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.programs import Record
 from tests.peers.secured import (
     ADMIN,
@@ -146,7 +145,7 @@ def test_member_that_renews_its_session_loses_nothing(
             answer = admin.call("metadata", 12, topics=[{"name": topic}]).topics[0]
             return bool(answer.error_code == 0 and answer.partitions[0].error_code == 0)
 
-        eventually(leads)
+        wait_until(leads)
     config = config_of(client, by_password(secured, "PLAIN"), tmp_path)
     address = secured.address("SASL_SSL")
     member = client.join(address, topic, f"group-{client.name}", config)

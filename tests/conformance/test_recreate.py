@@ -6,9 +6,9 @@ import itertools
 
 from confluent_kafka import Producer, TopicPartition
 
-from tests.conformance.brokers import BrokerUnderTest, eventually, unique
+from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.conformance.test_compaction import COMPACTED, fill_segments, surviving
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 
 ALSO_ON_A_WORKER = True
 
@@ -33,7 +33,7 @@ def recreate(broker: BrokerUnderTest, topic: str, **settings: str | int) -> None
     def is_gone() -> bool:
         return topic not in broker.admin.list_topics(timeout=PATIENCE_SECONDS).topics
 
-    eventually(is_gone)
+    wait_until(is_gone)
     broker.create_topic(name=topic, **settings)
 
 
@@ -62,7 +62,7 @@ def test_new_topic_is_whole_although_the_old_one_is_being_compacted(
     values = write(broker, topic, 10, "new")
     other = broker.create_topic(**COMPACTED)  # the cleaner has come by when this one is clean
     fill_segments(broker, other, 2)
-    eventually(lambda: len(list(surviving(broker, other))) < 24)
+    wait_until(lambda: len(list(surviving(broker, other))) < 24)
     assert read(broker, topic) == list(enumerate(values))
 
 

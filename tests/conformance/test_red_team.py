@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.answers import read_answers
-from tests.conformance.brokers import eventually, unique
+from tests.conformance.brokers import unique
 from tests.conformance.calls import CALLS
 from tests.conformance.rights import (
     Acl,
@@ -24,6 +24,7 @@ from tests.conformance.rights import (
     create_acls,
     member_id,
 )
+from tests.peers.patience import wait_until
 from tests.peers.secured import (
     ADMIN,
     ConnectionEnded,
@@ -82,7 +83,7 @@ def alices(secured: Secured) -> str:
         with secured.wire("alice") as alice:
             return _produce(alice, name) == 0
 
-    eventually(is_written)
+    wait_until(is_written)
     return name
 
 
@@ -196,7 +197,7 @@ def test_transaction_of_another_user(secured: Secured, alices: str) -> None:
             )
             return bool(begun.error_code == 0)
 
-        eventually(has_begun)
+        wait_until(has_begun)
         who = {"producer_id": begun.producer_id, "producer_epoch": begun.producer_epoch}
         ended = bob.call("end_txn", 3, transactional_id=txn, committed=False, **who)
         assert ended.error_code == TXN_DENIED
@@ -251,7 +252,7 @@ def test_member_of_another_users_group(secured: Secured, alices: str) -> None:
             )
             return bool(answer.error_code == 0)
 
-        eventually(joined)
+        wait_until(joined)
         left = bob.call("consumer_group_heartbeat", 1, member_epoch=-1, **who)
         assert left.error_code == GROUP_DENIED
         described = alice.call("consumer_group_describe", 1, group_ids=[group]).groups[0]
@@ -396,7 +397,7 @@ def test_user_who_is_deleted_does_not_come_in_again(secured: Secured) -> None:
                 return True
         return False
 
-    eventually(is_refused)
+    wait_until(is_refused)
 
 
 def test_refusals_tell_nothing_of_what_is_refused(secured: Secured, alices: str) -> None:

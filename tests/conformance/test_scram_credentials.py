@@ -14,7 +14,8 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from tests.conformance.brokers import BrokerUnderTest, eventually, unique
+from tests.conformance.brokers import BrokerUnderTest, unique
+from tests.peers.patience import wait_until
 from tests.peers.wire import Wire
 
 NO_ERROR, UNSUPPORTED_SASL_MECHANISM = 0, 33
@@ -62,16 +63,16 @@ def test_user_is_created_changed_and_deleted(broker: BrokerUnderTest) -> None:
     user = unique("alice")
     with Wire(broker.bootstrap) as wire:
         assert alter(wire, [], upsertion(user)) == {user: (NO_ERROR, None)}
-        eventually(lambda: describe(wire, user) == {user: {SHA_256: 4096}})
+        wait_until(lambda: describe(wire, user) == {user: {SHA_256: 4096}})
         alter(wire, [], upsertion(user, SHA_512, 16384))
         alter(wire, [], upsertion(user, SHA_256, 8192))
-        eventually(lambda: describe(wire, user) == {user: {SHA_256: 8192, SHA_512: 16384}})
+        wait_until(lambda: describe(wire, user) == {user: {SHA_256: 8192, SHA_512: 16384}})
         assert alter(wire, [deletion(user)]) == {user: (NO_ERROR, None)}
-        eventually(lambda: describe(wire, user) == {user: {SHA_512: 16384}})
+        wait_until(lambda: describe(wire, user) == {user: {SHA_512: 16384}})
         alter(wire, [deletion(user, SHA_512)])
-        eventually(lambda: next(iter(describe(wire, user)[user])) == RESOURCE_NOT_FOUND)
+        wait_until(lambda: next(iter(describe(wire, user)[user])) == RESOURCE_NOT_FOUND)
         alter(wire, [], upsertion(user, SHA_512))  # and created again
-        eventually(lambda: describe(wire, user) == {user: {SHA_512: 4096}})
+        wait_until(lambda: describe(wire, user) == {user: {SHA_512: 4096}})
 
 
 @pytest.mark.parametrize("users", [[], None])

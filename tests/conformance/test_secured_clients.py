@@ -12,12 +12,12 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
-from tests.conformance.brokers import eventually, unique
+from tests.conformance.brokers import unique
 from tests.conformance.conftest import client_parameters
 from tests.conformance.rights import Acl, Operation, Resource, create_acls
 from tests.conformance.test_clients import some_records
 from tests.peers.java_runtime import java_program
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.programs import Client, ProgramError
 from tests.peers.secured import (
     ADMIN,
@@ -57,7 +57,7 @@ def rights(secured: Secured) -> Secured:
             answer = wire.call("metadata", 12, topics=[{"name": "alice-nothing"}])
             return bool(answer.topics[0].error_code != 29)
 
-        eventually(sees)
+        wait_until(sees)
     return secured
 
 
@@ -72,7 +72,7 @@ def create_topic(secured: Secured) -> str:
             found = admin.call("metadata", 12, topics=[{"name": name}]).topics[0]
             return bool(found.error_code == 0 and found.partitions[0].error_code == 0)
 
-        eventually(leads)
+        wait_until(leads)
     return name
 
 
@@ -186,7 +186,7 @@ def connection_errors(settings: dict[str, Any]) -> list[str]:
     """What librdkafka says of its first attempts."""
     errors: list[str] = []
     admin = AdminClient(settings | {"error_cb": lambda error: errors.append(error.str())})
-    eventually(lambda: bool(admin.poll(0.1) or errors))
+    wait_until(lambda: bool(admin.poll(0.1) or errors))
     return errors
 
 
@@ -367,7 +367,7 @@ def test_right_that_is_taken_away_while_consuming(rights: Secured, bobs_topic: s
     read(b"2")
     set_right(rights, "bob", bobs_topic, allowed=False)
     denied = KafkaError.TOPIC_AUTHORIZATION_FAILED
-    eventually(lambda: next_result_or_none(bob) == denied)
+    wait_until(lambda: next_result_or_none(bob) == denied)
     send(b"3")
     set_right(rights, "bob", bobs_topic, allowed=True)
     read(b"3")

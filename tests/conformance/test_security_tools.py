@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.brokers import eventually
 from tests.conformance.test_authentication import Scram
 from tests.peers.java_runtime import ToolRunner
+from tests.peers.patience import wait_until
 from tests.peers.secured import ADMIN, PLAIN_MODULE, SaslRefused, Secured, password_of
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
@@ -65,14 +65,14 @@ def test_acl_command_adds_lists_and_removes(acls: Acls) -> None:
     one = ["--topic", "orders", "--allow-principal", "User:one"]
     acls.run("--add", *one, "--operation", "Read", "--operation", "Describe")
     wanted = {f"TOPIC LITERAL orders: User:one * {it} ALLOW" for it in ("READ", "DESCRIBE")}
-    eventually(lambda: acls.listed("--topic", "orders") == wanted)
+    wait_until(lambda: acls.listed("--topic", "orders") == wanted)
     acls.run("--add", *one, "--operation", "Read")  # again: nothing changes
     assert acls.listed("--topic", "orders") == wanted
     acls.run("--remove", "--force", *one, "--operation", "Read")
     wanted = {"TOPIC LITERAL orders: User:one * DESCRIBE ALLOW"}
-    eventually(lambda: acls.listed("--topic", "orders") == wanted)
+    wait_until(lambda: acls.listed("--topic", "orders") == wanted)
     acls.run("--remove", "--force", "--topic", "orders")
-    eventually(lambda: acls.listed("--topic", "orders") == set())
+    wait_until(lambda: acls.listed("--topic", "orders") == set())
 
 
 def test_acl_command_knows_prefixes_hosts_and_denials(acls: Acls) -> None:
@@ -87,13 +87,13 @@ def test_acl_command_knows_prefixes_hosts_and_denials(acls: Acls) -> None:
         "TOPIC LITERAL two-a: User:* * WRITE ALLOW",
     }
     match = ["--topic", "two-a", "--resource-pattern-type", "match"]
-    eventually(lambda: acls.listed(*match) == both)
+    wait_until(lambda: acls.listed(*match) == both)
     assert acls.listed(*prefix) == {"TOPIC PREFIXED two-: User:two 10.0.0.1 ALL DENY"}
     assert acls.listed("--principal", "User:two") == {
         "TOPIC PREFIXED two-: User:two 10.0.0.1 ALL DENY"
     }
     acls.run("--remove", "--force", *match)
-    eventually(lambda: acls.listed(*match) == set())
+    wait_until(lambda: acls.listed(*match) == set())
 
 
 def test_acl_command_gives_the_rights_of_consumers_and_producers(acls: Acls) -> None:
@@ -106,7 +106,7 @@ def test_acl_command_gives_the_rights_of_consumers_and_producers(acls: Acls) -> 
     for operation in ("WRITE", "DESCRIBE"):
         wanted.add(f"TRANSACTIONAL_ID LITERAL three-txn: User:three * {operation} ALLOW")
     wanted.add("CLUSTER LITERAL kafka-cluster: User:three * IDEMPOTENT_WRITE ALLOW")
-    eventually(lambda: acls.listed("--principal", "User:three") == wanted)
+    wait_until(lambda: acls.listed("--principal", "User:three") == wanted)
 
 
 def test_acl_command_of_a_user_without_rights(
@@ -133,10 +133,10 @@ def test_config_command_manages_scram_users(
         return True
 
     configs("--alter", "--add-config", "SCRAM-SHA-512=[iterations=8192,password=first]")
-    eventually(lambda: comes_in("first"))
+    wait_until(lambda: comes_in("first"))
     assert "SCRAM-SHA-512=iterations=8192" in configs("--describe")
     configs("--alter", "--add-config", "SCRAM-SHA-512=[password=second]")
-    eventually(lambda: comes_in("second"))
+    wait_until(lambda: comes_in("second"))
     assert not comes_in("first")
     assert "SCRAM-SHA-512=iterations=4096" in configs("--describe")
     every = tools.check(
@@ -145,7 +145,7 @@ def test_config_command_manages_scram_users(
     assert "'sandra'" in every
     assert "second" not in every
     configs("--alter", "--delete-config", "SCRAM-SHA-512")
-    eventually(lambda: not comes_in("second"))
+    wait_until(lambda: not comes_in("second"))
     assert "SCRAM-SHA-512" not in configs("--describe")
 
 
@@ -204,10 +204,10 @@ def test_config_command_manages_quotas(
             name: float(value) for name, value in wanted.items()
         }
 
-    eventually(is_described)
+    wait_until(is_described)
     names = ",".join(it.partition("=")[0] for it in quota.split(","))
     configs("--alter", "--delete-config", names)
-    eventually(lambda: described not in configs("--describe"))
+    wait_until(lambda: described not in configs("--describe"))
 
 
 def test_config_command_of_a_user_without_rights(

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from millstream.coordination.share_state import DeliveryState
-from tests.conformance.brokers import BrokerUnderTest, eventually
+from tests.conformance.brokers import BrokerUnderTest
 from tests.conformance.conftest import client_parameters
 from tests.conformance.queues import QUEUE_SETTINGS, Queue
 from tests.peers.cache import PeerMissing
 from tests.peers.java_runtime import ToolRunner, java_program
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.share_consumers import SHARE_CLIENTS, Delivered, ShareConsumer, Told
 from tests.peers.share_member import ACCEPT, REJECT, RELEASE, RENEW
 
@@ -192,7 +192,7 @@ def told(consumer: ShareConsumer) -> list[Told]:
         heard.extend(consumer.callbacks())
         return bool(heard)
 
-    eventually(has_heard)
+    wait_until(has_heard)
     return heard
 
 
@@ -213,7 +213,7 @@ def test_redelivery_changes_the_order(own_broker: BrokerUnderTest, client: str) 
         assert values(second.receive()) == ["m3"]
         in_work = first.receive()
         second.kill()
-        eventually(lambda: 2 in queue.in_state(DeliveryState.AVAILABLE))
+        wait_until(lambda: 2 in queue.in_state(DeliveryState.AVAILABLE))
         first.acknowledge(in_work)
         assert first.commit() == {0: None}
         processed += values(in_work)

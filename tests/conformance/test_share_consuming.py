@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conformance.brokers import BrokerUnderTest, eventually, unique
+from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.conformance.queues import QUEUE_SETTINGS, Queue, delete_if_empty
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.share_consumers import SHARE_CLIENTS, Delivered, ShareConsumer
 from tests.peers.share_member import RELEASE
 from tests.peers.transactional import TransactionalProducer
@@ -204,7 +204,7 @@ def test_deleted_group_begins_again(
         first.acknowledge(records[1:], RELEASE)
         assert first.commit() == {0: None}
         first.close()
-    eventually(lambda: delete_if_empty(own_broker, queue.group))
+    wait_until(lambda: delete_if_empty(own_broker, queue.group))
     queue.configure(share_auto_offset_reset="earliest")  # settings go with their group
     consumers.append(queue.join())
     assert consumers[0].receive() == [

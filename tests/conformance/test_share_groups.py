@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 
 from millstream.errors import ErrorCode
-from tests.conformance.brokers import BrokerUnderTest, eventually, unique
+from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.conformance.conftest import prepared
 from tests.peers.java_runtime import ToolRunner
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.programs import Record
 from tests.peers.wire import Wire
 
@@ -42,7 +42,7 @@ class ShareMember:
         self.topics = topics
         self.epoch = 0
         self.assigned: dict[uuid.UUID, set[int]] = {}
-        eventually(lambda: find_coordinator(self.wire, group))
+        wait_until(lambda: find_coordinator(self.wire, group))
 
     def send(self, **fields: Any) -> Any:
         """One heartbeat, as it is; waits out a coordinator that is being loaded."""
@@ -133,7 +133,7 @@ def test_member_is_given_every_partition(
 ) -> None:
     topic, group = own_broker.create_topic(partitions=4), unique("share")
     (member,) = joined(own_broker, members, group, topic)
-    eventually(lambda: member.has(4))
+    wait_until(lambda: member.has(4))
     assert member.assigned == {own_broker.topic_id(topic): {0, 1, 2, 3}}
     answer = member.beat()
     assert (answer.error_code, answer.assignment) == (0, None)
@@ -170,7 +170,7 @@ def test_members_share_partitions_when_there_are_more_of_them(
         held = [set().union(*member.assigned.values()) for member in members]
         return all(held) and set().union(*held) == {0, 1}
 
-    eventually(all_have_some)
+    wait_until(all_have_some)
 
 
 def test_members_follow_subscriptions_and_topics(
@@ -178,13 +178,13 @@ def test_members_follow_subscriptions_and_topics(
 ) -> None:
     one, two, group = own_broker.create_topic(), own_broker.create_topic(), unique("share")
     (member,) = joined(own_broker, members, group, one)
-    eventually(lambda: member.has(1))
+    wait_until(lambda: member.has(1))
     member.beat(subscribed_topic_names=(one, two))
-    eventually(lambda: member.has(2))
+    wait_until(lambda: member.has(2))
     own_broker.admin.create_partitions([NewPartitions(two, 3)])[two].result(PATIENCE_SECONDS)
-    eventually(lambda: member.has(4))
+    wait_until(lambda: member.has(4))
     own_broker.admin.delete_topics([one])[one].result(PATIENCE_SECONDS)
-    eventually(lambda: member.has(3))
+    wait_until(lambda: member.has(3))
     assert member.assigned == {own_broker.topic_id(two): {0, 1, 2}}
 
 
@@ -203,8 +203,8 @@ def test_member_that_leaves_or_is_silent_is_out(
         one.join()  # again, should it have been silent for too long, too
         return [member.member_id for member in described(wire, group).members] == [one.member_id]
 
-    eventually(only_one_is_left)
-    eventually(lambda: one.has(2))
+    wait_until(only_one_is_left)
+    wait_until(lambda: one.has(2))
     assert three.beat().error_code == ErrorCode.UNKNOWN_MEMBER_ID
     one.leave()
     assert described(wire, group).group_state == "Empty"
@@ -215,7 +215,7 @@ def test_member_with_another_epoch_is_fenced(
 ) -> None:
     topic, group = own_broker.create_topic(), unique("share")
     (member,) = joined(own_broker, members, group, topic)
-    eventually(lambda: member.has(1))
+    wait_until(lambda: member.has(1))
     epoch = member.epoch
     fenced = member.send(member_epoch=epoch + 1)
     assert fenced.error_code == ErrorCode.FENCED_MEMBER_EPOCH
@@ -265,8 +265,8 @@ def test_group_that_is_not_there_is_described_as_such(
     own_broker: BrokerUnderTest, wire: Wire
 ) -> None:
     group = unique("share")
-    eventually(lambda: find_coordinator(wire, group))
-    eventually(lambda: described(wire, group).error_code not in NOT_YET)
+    wait_until(lambda: find_coordinator(wire, group))
+    wait_until(lambda: described(wire, group).error_code not in NOT_YET)
     assert described(wire, group).error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
@@ -344,7 +344,7 @@ def test_group_of_another_kind_is_no_share_group(
         )
         return bool(answer.topics[0].partitions[0].error_code == 0)
 
-    eventually(commit)  # which makes a group that is classic
+    wait_until(commit)  # which makes a group that is classic
     assert members[0].join().error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert described(wire, group).error_code == ErrorCode.GROUP_ID_NOT_FOUND
     for api, topics in (
@@ -389,8 +389,8 @@ def test_positions_can_be_set_before_the_group_begins(
 ) -> None:
     topic, group = own_broker.create_topic(partitions=2), unique("share")
     fill(own_broker, topic, 10)
-    eventually(lambda: find_coordinator(wire, group))
-    eventually(lambda: described(wire, group).error_code not in NOT_YET)
+    wait_until(lambda: find_coordinator(wire, group))
+    wait_until(lambda: described(wire, group).error_code not in NOT_YET)
 
     def is_altered() -> bool:
         answer = alter(wire, group, topic, p0=4, p2=0)
@@ -399,10 +399,10 @@ def test_positions_can_be_set_before_the_group_begins(
         assert bad.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return bool(good.error_code == 0)
 
-    eventually(is_altered)
+    wait_until(is_altered)
     assert described(wire, group).group_state == "Empty"
     asked = ({"topic_name": topic, "partitions": (0, 1)}, {"topic_name": "?", "partitions": (0,)})
-    eventually(lambda: positions(wire, group, asked).topics[0].partitions[0].start_offset == 4)
+    wait_until(lambda: positions(wire, group, asked).topics[0].partitions[0].start_offset == 4)
     known, unknown = positions(wire, group, asked).topics
     assert known.partitions[0].lag == 6
     assert [p.start_offset for p in known.partitions] == [4, -1]
@@ -411,7 +411,7 @@ def test_positions_can_be_set_before_the_group_begins(
     assert unknown.partitions[0].error_code == 0
     # A member finds what was set, and the rest by share.auto.offset.reset.
     (member,) = joined(own_broker, members, group, topic)
-    eventually(lambda: member.has(2))
+    wait_until(lambda: member.has(2))
     assert positions(wire, group, asked).topics[0].partitions[0].start_offset == 4
 
 
@@ -420,7 +420,7 @@ def test_positions_are_left_alone_while_there_are_members(
 ) -> None:
     topic, group = own_broker.create_topic(), unique("share")
     (member,) = joined(own_broker, members, group, topic)
-    eventually(lambda: member.has(1))
+    wait_until(lambda: member.has(1))
     non_empty = ErrorCode.NON_EMPTY_GROUP
     assert alter(wire, group, topic, p0=0).error_code == non_empty
     topics = ({"topic_name": topic},)
@@ -435,7 +435,7 @@ def test_positions_and_groups_can_be_deleted(
 ) -> None:
     topic, group = own_broker.create_topic(partitions=2), unique("share")
     (member,) = joined(own_broker, members, group, topic)
-    eventually(lambda: member.has(2))
+    wait_until(lambda: member.has(2))
     member.leave()
     assert {p.partition_index for p in positions(wire, group).topics[0].partitions} == {0, 1}
 
@@ -451,7 +451,7 @@ def test_positions_and_groups_can_be_deleted(
     assert delete(topic).responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     # It begins anew, and goes for good.
     member.join()
-    eventually(lambda: member.has(2))
+    wait_until(lambda: member.has(2))
     member.leave()
     assert wire.call("delete_groups", 2, groups_names=(group,)).results[0].error_code == 0
     assert described(wire, group).error_code == ErrorCode.GROUP_ID_NOT_FOUND
@@ -519,8 +519,8 @@ def test_group_obeys_its_own_settings(
     assert configure(wire, group, **settings) == 0
     (member,) = joined(own_broker, members, group, topic)
     # It joins again: the session may be over between two of its heartbeats.
-    eventually(lambda: member.join().heartbeat_interval.total_seconds() == 0.2)
-    eventually(lambda: described(wire, group).group_state == "Empty")
+    wait_until(lambda: member.join().heartbeat_interval.total_seconds() == 0.2)
+    wait_until(lambda: described(wire, group).group_state == "Empty")
 
 
 # --- Apache's tools --------------------------------------------------------------------------
@@ -541,7 +541,7 @@ def test_apache_tools_administer_share_groups(
         return tools.check(*command, *arguments).stdout
 
     (member,) = joined(own_broker, members, group, topic)
-    eventually(lambda: member.has(2))
+    wait_until(lambda: member.has(2))
     assert group in share_groups("--list").split()
     member.beat()
     (line,) = (
@@ -579,23 +579,23 @@ def test_java_member_reads_and_is_described(
 ) -> None:
     topic, group = own_broker.create_topic(partitions=2), unique("share")
     fill(own_broker, topic, 10)
-    eventually(lambda: find_coordinator(wire, group))
-    eventually(lambda: described(wire, group).error_code not in NOT_YET)
-    eventually(lambda: alter(wire, group, topic, p0=0, p1=0).error_code == 0)
+    wait_until(lambda: find_coordinator(wire, group))
+    wait_until(lambda: described(wire, group).error_code not in NOT_YET)
+    wait_until(lambda: alter(wire, group, topic, p0=0, p1=0).error_code == 0)
     result = tools.check(
         "consumer.ConsoleShareConsumer",
         *("--bootstrap-server", own_broker.bootstrap, "--topic", topic, "--group", group),
         *("--max-messages", 10, "--timeout-ms", 30_000),
     )
     assert sorted(result.stdout.split(), key=int) == [str(number) for number in range(10)]
-    eventually(lambda: described(wire, group).group_state == "Empty")  # it left
+    wait_until(lambda: described(wire, group).group_state == "Empty")  # it left
     asked = ({"topic_name": topic, "partitions": (0, 1)},)
 
     def is_done() -> bool:
         (found,) = positions(wire, group, asked).topics
         return [partition.lag for partition in found.partitions] == [0, 0]
 
-    eventually(is_done)
+    wait_until(is_done)
 
 
 # --- last, for it switches share groups off ----------------------------------------------------
@@ -609,7 +609,7 @@ def test_share_groups_can_be_switched_off(
     unsupported = ErrorCode.UNSUPPORTED_VERSION
     set_share_version(wire, 0)
     try:
-        eventually(lambda: members[0].beat().error_code == unsupported)
+        wait_until(lambda: members[0].beat().error_code == unsupported)
         assert described(wire, group).error_code == unsupported
         assert positions(wire, group).error_code == unsupported
         assert alter(wire, group, topic, p0=0).error_code == unsupported
@@ -618,7 +618,7 @@ def test_share_groups_can_be_switched_off(
         assert answer.error_code == unsupported
     finally:
         set_share_version(wire, 1)
-    eventually(lambda: members[0].join().error_code == 0)
+    wait_until(lambda: members[0].join().error_code == 0)
 
 
 def set_share_version(wire: Wire, level: int) -> None:

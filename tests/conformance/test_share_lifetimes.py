@@ -7,9 +7,9 @@ import contextlib
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from tests.conformance.brokers import BrokerUnderTest, eventually, unique
+from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.conformance.queues import QUEUE_SETTINGS, Queue, delete_if_empty
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.share_consumers import Delivered, ShareConsumer
 from tests.peers.share_member import ACCEPT, RELEASE, ShareMember, initialize
 from tests.peers.transactional import TransactionalProducer
@@ -43,7 +43,7 @@ def recreate(broker: BrokerUnderTest, topic: str) -> None:
             return False
         return True
 
-    eventually(is_created)
+    wait_until(is_created)
 
 
 def member_of(queue: Queue) -> ShareMember:
@@ -123,7 +123,7 @@ def test_member_that_was_away_for_longer_than_its_session_returns(
     with queue.join(client) as away, contextlib.ExitStack() as stack:
         assert away.receive() == delivered("abc")
         with away.suspended():
-            eventually(lambda: queue.member_count() == 0)
+            wait_until(lambda: queue.member_count() == 0)
             queue.configure(share_record_lock_duration_ms=60_000)
             other = stack.enter_context(queue.join())
             assert other.receive() == delivered("abc", 2)
@@ -142,7 +142,7 @@ def test_member_of_a_deleted_group_does_not_affect_the_new_one(
     with queue.join(client) as away, contextlib.ExitStack() as stack:
         assert away.receive() == delivered("abc")
         with away.suspended():
-            eventually(lambda: delete_if_empty(own_broker, queue.group))
+            wait_until(lambda: delete_if_empty(own_broker, queue.group))
             queue.configure(share_auto_offset_reset="earliest")  # locks last longer again, too
             other = stack.enter_context(queue.join())
             assert other.receive() == delivered("abc", count)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from tests.conformance.brokers import BrokerUnderTest, eventually, unique
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.conformance.brokers import BrokerUnderTest, unique
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.share_member import (
     ACCEPT,
     FINAL_EPOCH,
@@ -70,7 +70,7 @@ class Queue:
             known = self.broker.admin.describe_configs([asked])[asked].result(PATIENCE_SECONDS)
             return all(known[entry.name].value == entry.value for entry in entries)
 
-        eventually(is_known)
+        wait_until(is_known)
 
     def member(self, **settings: Any) -> ShareMember:
         return ShareMember(self.broker.bootstrap, self.group, self.topic_id, **settings)
@@ -325,7 +325,7 @@ def test_aborted_transactions_are_skipped_in_read_committed(own_broker: BrokerUn
         for committed in (True, False, True):
             producer.produce(queue.topic, [b"a", b"b"])
             producer.end(committed=committed)
-    eventually(lambda: stable_offset(queue) == 9)  # EndTxn may be answered before its marker is
+    wait_until(lambda: stable_offset(queue) == 9)  # EndTxn may be answered before its marker is
     with queue.member() as member:  # markers, at 2, 5 and 8, are gaps to the member
         acquired = first_fetch(member, max_records=100)
         assert [(first, last) for first, last, _ in acquired] == [(0, 2), (5, 8)]

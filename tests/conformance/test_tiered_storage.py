@@ -21,10 +21,9 @@ from tests.broker.archiving.scenes import (
     create,
     keep_little,
     produce,
-    wait_until,
 )
 from tests.peers.kafka import start_kafka, tiered_settings
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.servers import Server, start_millstream
 from tests.peers.wire import Wire
 

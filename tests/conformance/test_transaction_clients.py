@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from tests.conformance.brokers import BrokerUnderTest, eventually, unique
+from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.conformance.conftest import client_parameters, prepared
 from tests.conformance.test_transactions import log_of
 from tests.conformance.test_transactions_offsets import is_unstable, offset_of
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.programs import Record
 from tests.peers.transactional import NO_ERROR, TransactionalProducer
 
@@ -77,7 +77,7 @@ def test_client_speaks_the_protocol_it_is_known_for(broker: BrokerUnderTest, cli
     """By protocol 2 every transaction has an epoch of its own."""
     topic = broker.create_topic()
     client.transact(broker.bootstrap, topic, unique("transactional"), [(True, [b"x"])] * 3)
-    eventually(lambda: len(log_of(broker, topic)) == 6)
+    wait_until(lambda: len(log_of(broker, topic)) == 6)
     epochs = {batch.producer_epoch for batch in log_of(broker, topic) if not batch.is_control}
     assert len(epochs) == {1: 1, 2: 3}[PROTOCOLS[client.name]]
 
@@ -112,7 +112,7 @@ def test_client_transforms_exactly_once(broker: BrokerUnderTest, client: Any) ->
     finish(broker, target)
     capitals = [value.upper() for value in values]
     assert read_committed(broker, "confluent", target, 36) == [*capitals, LAST]
-    eventually(lambda: not is_unstable(broker, group, source))
+    wait_until(lambda: not is_unstable(broker, group, source))
     # the position after the last record, or after the marker behind it
     assert offset_of(broker, group, source) in (20 + 1 + 5 + 1 + 15, 20 + 1 + 5 + 1 + 15 + 1)
 

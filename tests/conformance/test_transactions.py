@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.conformance.brokers import BrokerUnderTest, eventually, unique
+from tests.conformance.brokers import BrokerUnderTest, unique
+from tests.peers.patience import wait_until
 from tests.peers.transactional import NO_ERROR, TransactionalProducer, describe_transactions
 from tests.peers.wire import Wire, batch, produce_fields
 
@@ -135,7 +136,7 @@ def test_records_are_read_committed_only_after_a_commit(
         assert not open_answer.records
         assert len(log_of(broker, topic)) == 2
         assert producer.end(committed).error_code == NO_ERROR
-    eventually(lambda: stable_offset(broker, topic) == 4)
+    wait_until(lambda: stable_offset(broker, topic) == 4)
     assert committed_offsets(broker, topic) == ([0, 1, 2] if committed else [])
     assert end_offset(broker, topic, READ_UNCOMMITTED) == 4
 
@@ -150,7 +151,7 @@ def test_end_is_written_as_a_control_batch(
     with producer_of(broker, protocol) as producer:
         producer_id, epoch = producer.identity
         producer.run(topic, [b"a"], committed=committed)
-    eventually(lambda: len(log_of(broker, topic)) == 2)
+    wait_until(lambda: len(log_of(broker, topic)) == 2)
     data, marker = log_of(broker, topic)
     assert (data.is_transactional, data.is_control) == (True, False)
     assert (marker.is_transactional, marker.is_control) == (True, True)
@@ -177,7 +178,7 @@ def test_transaction_spans_partitions_of_several_topics(
         assert [committed_offsets(broker, *place) for place in places] == [[], [], []]
         assert producer.end(committed).error_code == NO_ERROR
     for place in places:
-        eventually(lambda place=place: stable_offset(broker, *place) == 2)
+        wait_until(lambda place=place: stable_offset(broker, *place) == 2)
         assert committed_offsets(broker, *place) == ([0] if committed else [])
 
 
@@ -189,7 +190,7 @@ def test_reader_skips_the_aborted_among_the_committed(
     with producer_of(broker, protocol) as producer:
         for number in range(6):
             producer.run(topic, [b"x", b"y"], committed=number % 3 != 1)
-    eventually(lambda: stable_offset(broker, topic) == 18)
+    wait_until(lambda: stable_offset(broker, topic) == 18)
     assert committed_offsets(broker, topic) == [0, 1, 6, 7, 9, 10, 15, 16]
     answer = fetch(broker, topic, READ_COMMITTED)
     assert sorted(a.first_offset for a in answer.aborted_transactions) == [3, 12]
@@ -214,7 +215,7 @@ def test_open_transaction_holds_up_what_others_committed_after_it(
         assert stable_offset(broker, topic) == 0
         assert committed_offsets(broker, topic) == []
         assert slow.end(committed=False).error_code == NO_ERROR
-    eventually(lambda: stable_offset(broker, topic) == 5)
+    wait_until(lambda: stable_offset(broker, topic) == 5)
     plain = next(b.base_offset for b in log_of(broker, topic) if not b.is_transactional)
     assert committed_offsets(broker, topic) == sorted([1, plain])
 
@@ -231,9 +232,9 @@ def test_interleaved_transactions_end_each_for_itself(
             one.produce(topic, [b"one"])
             two.produce(topic, [b"two"])
         assert one.end(committed=False).error_code == NO_ERROR
-        eventually(lambda: stable_offset(broker, topic) == 1)
+        wait_until(lambda: stable_offset(broker, topic) == 1)
         assert two.end(committed=True).error_code == NO_ERROR
-    eventually(lambda: stable_offset(broker, topic) == 8)
+    wait_until(lambda: stable_offset(broker, topic) == 8)
     assert committed_offsets(broker, topic) == [1, 3, 5]
 
 
@@ -270,7 +271,7 @@ def test_empty_transaction_of_protocol_2_after_another(
         assert producer.producer_epoch == epoch + 1
         assert producer.end(committed=False).error_code == NO_ERROR
         assert producer.producer_epoch == epoch + 2
-    eventually(lambda: stable_offset(broker, topic) == 2)
+    wait_until(lambda: stable_offset(broker, topic) == 2)
 
 
 @both_protocols
@@ -282,7 +283,7 @@ def test_partition_added_without_a_record_gets_its_marker(
     with producer_of(broker, protocol) as producer:
         assert producer.add_partitions(topic) == NO_ERROR
         assert producer.end(committed).error_code == NO_ERROR
-    eventually(lambda: stable_offset(broker, topic) == 1)
+    wait_until(lambda: stable_offset(broker, topic) == 1)
     (marker,) = log_of(broker, topic)
     assert marker.is_control
     assert committed_offsets(broker, topic) == []
@@ -304,7 +305,7 @@ def test_epoch_stays_in_protocol_1(broker: BrokerUnderTest) -> None:
         for committed in (True, False, True):
             producer.run(topic, [b"x"], committed=committed)
         assert producer.identity == identity
-    eventually(lambda: stable_offset(broker, topic) == 6)
+    wait_until(lambda: stable_offset(broker, topic) == 6)
     assert committed_offsets(broker, topic) == [0, 4]
 
 
@@ -361,7 +362,7 @@ def test_record_after_the_end_of_its_transaction_is_refused(
     topic = broker.create_topic()
     with producer_of(broker, 1) as producer:
         producer.run(topic, [b"x"], committed=True)
-        eventually(lambda: stable_offset(broker, topic) == 2)
+        wait_until(lambda: stable_offset(broker, topic) == 2)
         assert producer.produce(topic, [b"late"], version=version).error_code == error
     assert end_offset(broker, topic, READ_UNCOMMITTED) == 2
 
@@ -386,7 +387,7 @@ def test_repeated_batch_of_a_transaction_is_known(broker: BrokerUnderTest, proto
             answer = producer.produce(topic, [b"x", b"y"], sequence=sequence)
             assert (answer.error_code, answer.base_offset) == (NO_ERROR, offset)
         producer.end(committed=True)
-    eventually(lambda: stable_offset(broker, topic) == 5)
+    wait_until(lambda: stable_offset(broker, topic) == 5)
     assert committed_offsets(broker, topic) == [0, 1, 2, 3]
 
 
@@ -401,7 +402,7 @@ def test_plain_batch_cannot_slip_into_an_open_transaction(
         plain = producer.produce(topic, [b"y"], transactional=False)
         assert plain.error_code == INVALID_TXN_STATE
         producer.end(committed=True)
-    eventually(lambda: stable_offset(broker, topic) == 2)
+    wait_until(lambda: stable_offset(broker, topic) == 2)
 
 
 def test_transactional_batch_without_a_transactional_id_is_refused(

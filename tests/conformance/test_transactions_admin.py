@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.brokers import BrokerUnderTest, eventually, unique
+from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.conformance.test_transactions import (
     committed_offsets,
     either_end,
@@ -15,6 +15,7 @@ from tests.conformance.test_transactions import (
     producer_of,
     stable_offset,
 )
+from tests.peers.patience import wait_until
 from tests.peers.transactional import NO_ERROR, TransactionalProducer, describe_transactions
 from tests.peers.wire import Wire, batch, produce_fields
 
@@ -86,10 +87,10 @@ def test_transaction_is_described_through_its_life(broker: BrokerUnderTest) -> N
         assert before <= state.transaction_start_time_ms <= time.time() * 1000
         assert [(t.topic, sorted(t.partitions)) for t in state.topics] == [(topic, [0, 1])]
         producer.end(committed=False)
-        eventually(lambda: describe(broker, name)[0].transaction_state == "CompleteAbort")
+        wait_until(lambda: describe(broker, name)[0].transaction_state == "CompleteAbort")
         assert list(describe(broker, name)[0].topics) == []
         producer.run(topic, [b"x"], committed=True)
-        eventually(lambda: describe(broker, name)[0].transaction_state == "CompleteCommit")
+        wait_until(lambda: describe(broker, name)[0].transaction_state == "CompleteCommit")
 
 
 def test_unknown_transactional_id_is_not_found(broker: BrokerUnderTest) -> None:
@@ -121,7 +122,7 @@ def test_transactions_are_listed_by_state_producer_age_and_name(broker: BrokerUn
         assert listed(producer_id_filters=(idle.producer_id,)) == {"-idle"}
         assert listed(producer_id_filters=(idle.producer_id,), state_filters=("Ongoing",)) == set()
         assert listed(duration_filter=3_600_000) == {"-idle"}  # begun at -1: long ago
-        eventually(lambda: listed(duration_filter=1) == {"-idle", "-open"})
+        wait_until(lambda: listed(duration_filter=1) == {"-idle", "-open"})
         assert listed(transactional_id_pattern=f"{prefix}-i.*") == {"-idle"}
         assert listed(transactional_id_pattern="") == {"-idle", "-open"}
         assert listed(transactional_id_pattern="-i") == set()  # of the whole name
@@ -154,7 +155,7 @@ def test_producers_of_a_partition_are_described(broker: BrokerUnderTest) -> None
         assert active.coordinator_epoch == -1
         assert abs(active.last_timestamp / 1000 - time.time()) < 60
         producer.end(committed=True)
-        eventually(lambda: stable_offset(broker, topic) == 4)
+        wait_until(lambda: stable_offset(broker, topic) == 4)
         (ended,) = producers_of(broker, topic).active_producers
         assert (ended.current_txn_start_offset, ended.coordinator_epoch) == (-1, 0)
         assert ended.last_sequence == 2
@@ -221,7 +222,7 @@ def test_marker_of_protocol_2_must_carry_a_newer_epoch(broker: BrokerUnderTest) 
         assert same == INVALID_PRODUCER_EPOCH
         assert stable_offset(broker, topic) == 0
         producer.end(committed=True)
-    eventually(lambda: committed_offsets(broker, topic) == [0])
+    wait_until(lambda: committed_offsets(broker, topic) == [0])
 
 
 def test_marker_for_an_unknown_partition_is_refused(broker: BrokerUnderTest) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conformance.brokers import BrokerUnderTest, eventually, unique
+from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.conformance.test_transactions import committed_offsets, producer_of, stable_offset
+from tests.peers.patience import wait_until
 from tests.peers.transactional import NO_ERROR, TransactionalProducer
 from tests.peers.wire import request_frame
 
@@ -51,7 +52,7 @@ def test_end_of_protocol_2_hands_out_a_new_producer_id(own_broker: BrokerUnderTe
         assert producer.identity == (new_identity[0], 1)
         producer.producer_id, producer.producer_epoch = first_id, LAST_EPOCH
         assert producer.end(committed=True).error_code == INVALID_PRODUCER_ID_MAPPING
-    eventually(lambda: stable_offset(own_broker, topic) == 6)
+    wait_until(lambda: stable_offset(own_broker, topic) == 6)
     assert committed_offsets(own_broker, topic) == [0, 2, 4]
 
 
@@ -69,5 +70,5 @@ def test_init_of_protocol_1_hands_out_a_new_producer_id(own_broker: BrokerUnderT
         assert producer.producer_id != first_id
         assert producer.producer_epoch == 1  # the abort of what was open took 0
         producer.run(topic, [b"y"], committed=True)
-    eventually(lambda: stable_offset(own_broker, topic) == 6)
+    wait_until(lambda: stable_offset(own_broker, topic) == 6)
     assert committed_offsets(own_broker, topic) == [0, 4]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.brokers import BrokerUnderTest, eventually, unique
+from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.conformance.test_transactions import (
     both_protocols,
     committed_offsets,
@@ -14,6 +14,7 @@ from tests.conformance.test_transactions import (
     producer_of,
     stable_offset,
 )
+from tests.peers.patience import wait_until
 from tests.peers.transactional import (
     NO_ERROR,
     TransactionalProducer,
@@ -53,7 +54,7 @@ def test_successor_aborts_what_its_predecessor_left_open(
         with producer_of(broker, protocol, name) as successor:
             assert stable_offset(broker, topic) == 2
             assert successor.run(topic, [b"successor"], committed=True) == 2
-    eventually(lambda: stable_offset(broker, topic) == 4)
+    wait_until(lambda: stable_offset(broker, topic) == 4)
     assert committed_offsets(broker, topic) == [2]
 
 
@@ -101,7 +102,7 @@ def test_zombie_of_protocol_1_is_refused_everywhere(
                 refused = zombie.produce(topic, [b"late"], version=version)
                 assert refused.error_code == INVALID_PRODUCER_EPOCH
             successor.run(topic, [b"successor"], committed=True)
-    eventually(lambda: stable_offset(broker, topic) == 4)
+    wait_until(lambda: stable_offset(broker, topic) == 4)
     assert committed_offsets(broker, topic) == [2]
 
 
@@ -115,7 +116,7 @@ def test_zombie_of_protocol_2_is_refused_everywhere(broker: BrokerUnderTest) -> 
             assert zombie.commit_offset(group, topic, 1) == INVALID_PRODUCER_EPOCH
             successor.run(topic, [b"successor"], committed=True)
             assert zombie.end(committed=True).error_code == PRODUCER_FENCED
-    eventually(lambda: stable_offset(broker, topic) == 4)
+    wait_until(lambda: stable_offset(broker, topic) == 4)
     assert committed_offsets(broker, topic) == [2]
 
 
@@ -126,13 +127,13 @@ def test_late_record_of_protocol_2_is_refused_after_the_end(broker: BrokerUnderT
         before = producer.identity
         producer.run(topic, [b"x"], committed=True)
         after = producer.identity
-        eventually(lambda: stable_offset(broker, topic) == 2)
+        wait_until(lambda: stable_offset(broker, topic) == 2)
         producer.producer_id, producer.producer_epoch = before
         late = producer.produce(topic, [b"late"], sequence=1)
         assert late.error_code == INVALID_PRODUCER_EPOCH
         producer.producer_id, producer.producer_epoch = after
         producer.run(topic, [b"y"], committed=True)
-    eventually(lambda: stable_offset(broker, topic) == 4)
+    wait_until(lambda: stable_offset(broker, topic) == 4)
     assert committed_offsets(broker, topic) == [0, 2]
 
 
@@ -166,7 +167,7 @@ def test_stranger_cannot_resume_what_another_has_open(
         assert stranger.init(resume=True) == PRODUCER_FENCED
         assert stranger.init(resume=True, version=3) == INVALID_PRODUCER_EPOCH
         assert owner.end(committed=True).error_code == NO_ERROR
-    eventually(lambda: stable_offset(broker, topic) == 2)
+    wait_until(lambda: stable_offset(broker, topic) == 2)
     assert committed_offsets(broker, topic) == [0]
 
 
@@ -178,7 +179,7 @@ def test_resuming_aborts_the_open_transaction(broker: BrokerUnderTest, protocol:
         producer.produce(topic, [b"x"])
         assert producer.init(resume=True) == NO_ERROR
         assert producer.run(topic, [b"y"], committed=True) == 2
-    eventually(lambda: stable_offset(broker, topic) == 4)
+    wait_until(lambda: stable_offset(broker, topic) == 4)
     assert committed_offsets(broker, topic) == [2]
 
 
@@ -191,8 +192,8 @@ def test_time_out_aborts_and_fences(broker: BrokerUnderTest, protocol: int) -> N
         assert producer.init(timeout_ms=3_000) == NO_ERROR
         producer.begin(topic)
         assert producer.produce(topic, [b"x"]).error_code == NO_ERROR
-        eventually(lambda: stable_offset(broker, topic) == 2)
-        eventually(
+        wait_until(lambda: stable_offset(broker, topic) == 2)
+        wait_until(
             lambda: state_of(broker, producer.transactional_id).transaction_state == "CompleteAbort"
         )
         assert state_of(broker, producer.transactional_id).producer_epoch == 1
@@ -202,7 +203,7 @@ def test_time_out_aborts_and_fences(broker: BrokerUnderTest, protocol: int) -> N
         assert refused == {1: PRODUCER_FENCED, 2: INVALID_TXN_STATE}[protocol]
         assert producer.init() == NO_ERROR
         producer.run(topic, [b"y"], committed=True)
-    eventually(lambda: stable_offset(broker, topic) == 4)
+    wait_until(lambda: stable_offset(broker, topic) == 4)
     assert committed_offsets(broker, topic) == [2]
 
 
@@ -214,11 +215,11 @@ def test_producer_of_protocol_2_learns_its_epoch_by_aborting_after_a_time_out(
     with TransactionalProducer(broker.bootstrap, unique("transactional")) as producer:
         assert producer.init(timeout_ms=3_000) == NO_ERROR
         producer.produce(topic, [b"x"])
-        eventually(lambda: stable_offset(broker, topic) == 2)
+        wait_until(lambda: stable_offset(broker, topic) == 2)
         assert producer.end(committed=False).error_code == NO_ERROR
         assert producer.producer_epoch == 1
         producer.run(topic, [b"y"], committed=True)
-    eventually(lambda: committed_offsets(broker, topic) == [2])
+    wait_until(lambda: committed_offsets(broker, topic) == [2])
 
 
 def test_time_out_longer_than_the_brokers_is_refused(broker: BrokerUnderTest) -> None:
@@ -250,7 +251,7 @@ def test_stranger_to_a_transactional_id_is_refused(broker: BrokerUnderTest, prot
             assert producer.end(committed=True).error_code == INVALID_PRODUCER_ID_MAPPING
         producer.transactional_id, producer.producer_id = known, own_id
         assert producer.end(committed=True).error_code == NO_ERROR
-    eventually(lambda: stable_offset(broker, topic) == 2)
+    wait_until(lambda: stable_offset(broker, topic) == 2)
 
 
 @both_protocols
@@ -309,7 +310,7 @@ def test_transaction_ends_in_every_version(broker: BrokerUnderTest, version: int
         assert producer.add_offsets(group) == NO_ERROR
         assert producer.commit_offset(group, topic, 7) == NO_ERROR
         assert producer.end(committed=True, version=version).error_code == NO_ERROR
-    eventually(lambda: stable_offset(broker, topic) == 2)
+    wait_until(lambda: stable_offset(broker, topic) == 2)
     assert committed_offsets(broker, topic) == [0]
 
 
@@ -363,5 +364,5 @@ def test_client_cannot_write_into_another_epoch_of_its_partition(broker: BrokerU
             second.produce(topic, [b"y"])
             assert first.produce(topic, [b"z"]).error_code == INVALID_PRODUCER_EPOCH
             second.end(committed=True)
-    eventually(lambda: stable_offset(broker, topic) == 4)
+    wait_until(lambda: stable_offset(broker, topic) == 4)
     assert [each.is_control for each in log_of(broker, topic)] == [False, True, False, True]

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from millstream.broker.coordinators.key_hash import java_hash
-from tests.conformance.brokers import BrokerUnderTest, eventually, unique
+from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.conformance.test_log_files import dump, judge
 from tests.conformance.test_transactions import committed_offsets, stable_offset
 from tests.conformance.test_transactions_offsets import is_unstable, offset_of
 from tests.peers.java_runtime import ToolRunner
 from tests.peers.kafka import start_kafka
+from tests.peers.patience import wait_until
 from tests.peers.servers import start_millstream
 from tests.peers.transactional import NO_ERROR, TransactionalProducer
 
@@ -143,11 +144,11 @@ def test_apache_kafka_ends_what_was_left_open_and_gives_it_back(
                 assert is_unstable(broker, "group", topic)
                 assert offset_of(broker, "group", topic) == 1
                 # Kafka may still be loading; asked again, it gives the same answer.
-                eventually(
+                wait_until(
                     lambda producer=producer: producer.end(committed=True).error_code == NO_ERROR
                 )
-            eventually(lambda topic=topic: stable_offset(broker, topic) == 9)
-            eventually(lambda topic=topic: offset_of(broker, "group", topic) == 3)
+            wait_until(lambda topic=topic: stable_offset(broker, topic) == 9)
+            wait_until(lambda topic=topic: offset_of(broker, "group", topic) == 3)
     finally:
         kafka.stop()
     server = start_millstream(home / "data", SETTINGS)

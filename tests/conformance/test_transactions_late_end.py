@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conformance.brokers import BrokerUnderTest, eventually, unique
+from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.conformance.test_transactions import (
     both_protocols,
     committed_offsets,
     producer_of,
     stable_offset,
 )
+from tests.peers.patience import wait_until
 from tests.peers.transactional import NO_ERROR, TransactionalProducer
 
 PRODUCER_FENCED = 90
@@ -50,11 +51,11 @@ def test_late_end_of_protocol_1_ends_a_later_transaction_unless_guarded(
             late = old.end(committed=True)  # of the first transaction, held up on its way
             expected = broker.expects("late EndTxn of protocol 1")
             assert (late.error_code == NO_ERROR) == expected["ends a later transaction"]
-            eventually(lambda: len(committed_offsets(broker, topic)) == expected["committed"])
+            wait_until(lambda: len(committed_offsets(broker, topic)) == expected["committed"])
             other_half = new.produce(topic, [b"second, other half"], sequence=2)
             assert (other_half.error_code == NO_ERROR) != expected["ends a later transaction"]
             assert new.end(committed=False).error_code == expected["abort"]
-    eventually(lambda: stable_offset(broker, topic) == expected["stable"])
+    wait_until(lambda: stable_offset(broker, topic) == expected["stable"])
     assert len(committed_offsets(broker, topic)) == expected["committed"]
 
 
@@ -70,7 +71,7 @@ def test_late_end_of_protocol_2_ends_nothing(broker: BrokerUnderTest) -> None:
             assert late.error_code == PRODUCER_FENCED
             assert new.produce(topic, [b"second, other half"]).error_code == NO_ERROR
             assert new.end(committed=False).error_code == NO_ERROR
-    eventually(lambda: stable_offset(broker, topic) == 5)
+    wait_until(lambda: stable_offset(broker, topic) == 5)
     assert committed_offsets(broker, topic) == [0]
 
 
@@ -83,7 +84,7 @@ def test_late_end_of_protocol_2_between_transactions_says_it_again(broker: Broke
             old.producer_id, old.producer_epoch = before
             assert old.end(committed=True).error_code == NO_ERROR
             new.run(topic, [b"second"], committed=True)
-    eventually(lambda: stable_offset(broker, topic) == 4)
+    wait_until(lambda: stable_offset(broker, topic) == 4)
     assert committed_offsets(broker, topic) == [0, 2]
 
 
@@ -101,7 +102,7 @@ def test_transaction_is_ended_by_another_process_that_knows_its_identity(
     with reconnected(broker, writer, client_id) as other:
         ended = other.end(committed=True)
         assert ended.error_code == NO_ERROR
-        eventually(lambda: stable_offset(broker, topic) == 11)
+        wait_until(lambda: stable_offset(broker, topic) == 11)
         other.producer_id, other.producer_epoch = writer.identity
         assert other.end(committed=True).error_code == NO_ERROR
     assert committed_offsets(broker, topic) == list(range(10))
@@ -119,9 +120,9 @@ def test_transaction_is_ended_by_another_process_while_its_writer_lives(
             writer.produce(topic, [b"x"])
             other.producer_id, other.producer_epoch = writer.identity
             assert other.end(committed=True).error_code == NO_ERROR
-            eventually(lambda: committed_offsets(broker, topic) == [0])
+            wait_until(lambda: committed_offsets(broker, topic) == [0])
             assert other.end(committed=True).error_code == NO_ERROR
             writer.begin(topic)
             assert writer.produce(topic, [b"y"]).error_code == NO_ERROR
             assert writer.end(committed=True).error_code == NO_ERROR
-    eventually(lambda: committed_offsets(broker, topic) == [0, 2])
+    wait_until(lambda: committed_offsets(broker, topic) == [0, 2])

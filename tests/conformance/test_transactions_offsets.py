@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.brokers import BrokerUnderTest, eventually, unique
+from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.conformance.test_transactions import (
     both_protocols,
     committed_offsets,
@@ -14,7 +14,7 @@ from tests.conformance.test_transactions import (
     producer_of,
     stable_offset,
 )
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.transactional import (
     GROUP,
     NO_ERROR,
@@ -89,7 +89,7 @@ def test_offset_counts_only_after_a_commit(
         assert offset_of(broker, group, topic) == NO_OFFSET
         assert is_unstable(broker, group, topic)
         assert producer.end(committed).error_code == NO_ERROR
-    eventually(lambda: not is_unstable(broker, group, topic))
+    wait_until(lambda: not is_unstable(broker, group, topic))
     assert offset_of(broker, group, topic) == (5 if committed else NO_OFFSET)
 
 
@@ -102,7 +102,7 @@ def test_aborted_offset_leaves_the_one_before(broker: BrokerUnderTest, protocol:
             assert producer.commit_offset(group, topic, offset) == NO_ERROR
             assert is_unstable(broker, group, topic)
             assert producer.end(committed).error_code == NO_ERROR
-            eventually(lambda: not is_unstable(broker, group, topic))
+            wait_until(lambda: not is_unstable(broker, group, topic))
             assert offset_of(broker, group, topic) == kept
 
 
@@ -117,7 +117,7 @@ def test_last_of_several_offsets_in_a_transaction_counts(
             assert producer.commit_offset(group, topic, offset) == NO_ERROR
         assert producer.commit_offset(group, topic, 7, partition=1) == NO_ERROR
         assert producer.end(committed=True).error_code == NO_ERROR
-    eventually(lambda: not is_unstable(broker, group, topic, 1))
+    wait_until(lambda: not is_unstable(broker, group, topic, 1))
     assert [offset_of(broker, group, topic, index) for index in (0, 1)] == [3, 7]
 
 
@@ -133,8 +133,8 @@ def test_records_and_offsets_of_a_transaction_share_its_fate(
         join(producer, group)
         assert producer.commit_offset(group, source, 1) == NO_ERROR
         assert producer.end(committed).error_code == NO_ERROR
-    eventually(lambda: stable_offset(broker, target) == 2)
-    eventually(lambda: not is_unstable(broker, group, source))
+    wait_until(lambda: stable_offset(broker, target) == 2)
+    wait_until(lambda: not is_unstable(broker, group, source))
     assert committed_offsets(broker, target) == ([0] if committed else [])
     assert offset_of(broker, group, source) == (1 if committed else NO_OFFSET)
 
@@ -145,10 +145,10 @@ def test_one_group_takes_offsets_of_several_open_transactions(broker: BrokerUnde
         assert one.commit_offset(group, topic, 4, partition=0) == NO_ERROR
         assert two.commit_offset(group, topic, 6, partition=1) == NO_ERROR
         assert one.end(committed=True).error_code == NO_ERROR
-        eventually(lambda: not is_unstable(broker, group, topic, 0))
+        wait_until(lambda: not is_unstable(broker, group, topic, 0))
         assert is_unstable(broker, group, topic, 1)
         assert two.end(committed=False).error_code == NO_ERROR
-        eventually(lambda: not is_unstable(broker, group, topic, 1))
+        wait_until(lambda: not is_unstable(broker, group, topic, 1))
     assert [offset_of(broker, group, topic, index) for index in (0, 1)] == [4, NO_OFFSET]
 
 
@@ -162,7 +162,7 @@ def test_ordinary_commit_during_a_transaction_is_superseded_by_it(
         assert commit_outside(broker, group, topic, 9) == NO_ERROR
         assert offset_of(broker, group, topic) == 9
         assert producer.end(committed=True).error_code == NO_ERROR
-    eventually(lambda: not is_unstable(broker, group, topic))
+    wait_until(lambda: not is_unstable(broker, group, topic))
     assert offset_of(broker, group, topic) == 9
 
 
@@ -223,7 +223,7 @@ def test_offset_of_a_member_from_another_generation_is_refused(
             refused = producer.commit_offset(group, topic, 5, version=version, **member)
             assert refused in (ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID)
         producer.end(committed=True)
-    eventually(lambda: not is_unstable(broker, group, topic))
+    wait_until(lambda: not is_unstable(broker, group, topic))
     assert offset_of(broker, group, topic) == 1
 
 
@@ -233,5 +233,5 @@ def test_group_with_a_pending_offset_forgets_it_with_its_topic(broker: BrokerUnd
         assert commit_outside(broker, group, topic, 1) == NO_ERROR
         assert producer.commit_offset(group, topic, 5) == NO_ERROR
         broker.admin.delete_topics([topic])[topic].result(PATIENCE_SECONDS)
-        eventually(lambda: offset_of(broker, group, topic) == NO_OFFSET)
+        wait_until(lambda: offset_of(broker, group, topic) == NO_OFFSET)
         assert producer.end(committed=True).error_code == NO_ERROR

@@ -12,9 +12,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.conformance.brokers import BrokerUnderTest, eventually, unique
+from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.conformance.test_transactions import committed_offsets, producer_of, stable_offset
 from tests.peers.java_runtime import ToolRunner
+from tests.peers.patience import wait_until
 from tests.peers.transactional import NO_ERROR
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("apache-tools")]
@@ -82,7 +83,7 @@ def test_transactions_command_describes_producers(
         assert row["ProducerId"] == str(producer.producer_id)
         assert (row["LastSequence"], row["CurrentTransactionStartOffset"]) == ("1", "0")
         producer.end(committed=True)
-        eventually(lambda: stable_offset(own_broker, topic) == 3)
+        wait_until(lambda: stable_offset(own_broker, topic) == 3)
     (row,) = transactions("describe-producers", "--topic", topic, "--partition", 0)
     assert row["CurrentTransactionStartOffset"] == "None"
 
@@ -94,7 +95,7 @@ def test_transactions_command_finds_and_aborts_what_hangs(
     an_hour_ago = int(time.time() * 1000) - 3_600_000
     with producer_of(own_broker, 1) as producer:
         producer.run(topic, [b"ended well"], committed=True)
-        eventually(lambda: stable_offset(own_broker, topic) == 2)
+        wait_until(lambda: stable_offset(own_broker, topic) == 2)
         late = producer.produce(topic, [b"late"], timestamp_ms=an_hour_ago)
         assert late.error_code == NO_ERROR
     with producer_of(own_broker, 1) as other:
@@ -105,7 +106,7 @@ def test_transactions_command_finds_and_aborts_what_hangs(
     assert (hanging["StartOffset"], hanging["ProducerId"]) == ("2", str(producer.producer_id))
     assert transactions("find-hanging", "--broker-id", 1)
     transactions("abort", "--topic", topic, "--partition", 0, "--start-offset", 2)
-    eventually(lambda: stable_offset(own_broker, topic) == 6)
+    wait_until(lambda: stable_offset(own_broker, topic) == 6)
     assert committed_offsets(own_broker, topic) == [0, 3]
     assert transactions("find-hanging", "--topic", topic) == []
 
@@ -118,6 +119,6 @@ def test_transactions_command_terminates_a_transactional_id(
     with producer_of(own_broker, 2) as producer:
         producer.produce(topic, [b"x"])
         transactions("forceTerminateTransaction", "--transactionalId", producer.transactional_id)
-        eventually(lambda: stable_offset(own_broker, topic) == 2)
+        wait_until(lambda: stable_offset(own_broker, topic) == 2)
         assert producer.produce(topic, [b"y"]).error_code != NO_ERROR
     assert committed_offsets(own_broker, topic) == []

@@ -21,10 +21,9 @@ from tests.broker.archiving.scenes import (
     consume,
     produce,
     settings,
-    wait_until,
 )
 from tests.broker.workers.test_supervisor import workers_of
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.servers import start_workers
 
 pytestmark = pytest.mark.slow

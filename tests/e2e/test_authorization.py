@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
 )
 
 from millstream.config.authorization import STANDARD_AUTHORIZER
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.servers import Server, free_port, start_millstream, start_workers
 
 pytestmark = pytest.mark.slow
@@ -151,14 +151,6 @@ def read(server: Server, user: str, count: int) -> list[bytes] | KafkaError:
         consumer.close()
 
 
-def until(holds: Callable[[], bool]) -> None:
-    """Brokers of a cluster read a change when they hear of it, which is soon."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_rights_count_at_every_process(servers: Server) -> None:
     """Also transactions, whose coordinator and partitions are at different ones, and replication:
     they ask each other as `broker`."""
@@ -175,7 +167,7 @@ def test_rights_count_at_every_process(servers: Server) -> None:
     ]
     for made in admin.create_acls(entries).values():
         made.result(PATIENCE_SECONDS)
-    until(lambda: produce(servers, "alice") is None)
+    wait_until(lambda: produce(servers, "alice") is None)
     assert produce(servers, "alice", "alice-1") is None
     not_hers = produce(servers, "alice", "bob-1")
     assert not_hers is not None
@@ -195,4 +187,4 @@ def test_rights_count_at_every_process(servers: Server) -> None:
     )  # fmt: skip
     for removed in admin.delete_acls([everything]).values():
         assert len(removed.result(PATIENCE_SECONDS)) == len(entries)
-    until(lambda: produce(servers, "alice") is not None)
+    wait_until(lambda: produce(servers, "alice") is not None)

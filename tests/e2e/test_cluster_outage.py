@@ -9,8 +9,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.testing.cluster import ClusterProcesses
-from tests.conformance.brokers import eventually
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 
 RECORDS = 100
 
@@ -28,7 +27,7 @@ def test_first_brokers_back_have_all_that_was_acknowledged(tmp_path: Path) -> No
         for broker in cluster.brokers.values():
             broker.kill()
         cluster.brokers[2].start()
-        eventually(lambda: leaders(cluster.brokers[2].address) == {2})
+        wait_until(lambda: leaders(cluster.brokers[2].address) == {2})
         cluster.brokers[3].start()  # two must be in sync
         assert read(cluster.brokers[2].address) == {b"%d" % number for number in range(RECORDS)}
 
@@ -51,6 +50,6 @@ def read(address: str) -> set[bytes]:
         found.update(it.value() or b"" for it in consumer.consume(100, 0.2) if not it.error())
         return len(found) == RECORDS
 
-    eventually(has_all)
+    wait_until(has_all)
     consumer.close()
     return found

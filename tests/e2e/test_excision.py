@@ -11,15 +11,9 @@ from confluent_kafka.admin import NewTopic
 from millstream.client.cluster import Cluster
 from millstream.excision.jobs import StillWaiting, begin, finish, replica_states
 from millstream.excision.selection import Access, find_topic
-from tests.e2e.test_zookeeper_cluster import (
-    SHORT_SESSION_MS,
-    Brokers,
-    brokers,
-    create,
-    eventually,
-)
+from tests.e2e.test_zookeeper_cluster import SHORT_SESSION_MS, Brokers, brokers, create
 from tests.excision.conftest import ALICE
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 
 SECRET = b"alice@example.org"
 
@@ -35,7 +29,7 @@ def files_with_secret(directory: Path) -> list[str]:
 def test_broker_that_was_away_excises_when_it_is_back(brokers: Brokers, tmp_path: Path) -> None:
     for node_id in (1, 2, 3):
         brokers.start(node_id, SHORT_SESSION_MS)
-    eventually(lambda: brokers.members(1) == {1, 2, 3})
+    wait_until(lambda: brokers.members(1) == {1, 2, 3})
     create(brokers, 1, NewTopic("t", 1, replica_assignment=[[1, 2, 3]]))
     bootstrap = brokers.running[1].bootstrap
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
@@ -44,13 +38,13 @@ def test_broker_that_was_away_excises_when_it_is_back(brokers: Brokers, tmp_path
             "t", SECRET if number % 5 == 0 else b"x", "alice" if number % 5 == 0 else "b"
         )
     assert producer.flush(PATIENCE_SECONDS) == 0
-    eventually(lambda: len(files_with_secret(tmp_path)) >= 3)
+    wait_until(lambda: len(files_with_secret(tmp_path)) >= 3)
     brokers.running[3].kill()
-    eventually(lambda: brokers.members(1) == {1, 2})
+    wait_until(lambda: brokers.members(1) == {1, 2})
     with Cluster(bootstrap) as cluster:
         plan = find_topic(cluster, "t", ALICE, access=Access(bootstrap))
         job = begin(cluster, [plan], ALICE, requested_by="test")
-        eventually(lambda: sum(it.is_done for it in replica_states(cluster, job)) == 2)
+        wait_until(lambda: sum(it.is_done for it in replica_states(cluster, job)) == 2)
         with pytest.raises(StillWaiting, match="t-0 on broker 3"):
             finish(cluster, job, timeout_seconds=0.0)
         brokers.running[2].kill()  # and another one, after it has reported
@@ -59,4 +53,4 @@ def test_broker_that_was_away_excises_when_it_is_back(brokers: Brokers, tmp_path
         receipt = finish(cluster, job, timeout_seconds=PATIENCE_SECONDS)
     brokers_of = {it["broker"] for it in receipt.replicas if it["kind"] == "removed"}
     assert brokers_of == {1, 2, 3}
-    eventually(lambda: files_with_secret(tmp_path) == [])
+    wait_until(lambda: files_with_secret(tmp_path) == [])

@@ -18,9 +18,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.conformance.brokers import eventually
 from tests.conformance.conftest import prepared
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.programs import Record
 from tests.peers.servers import Server, free_port, start_millstream
 from tests.peers.wire import Wire, batch, produce_fields
@@ -98,7 +97,7 @@ def test_group_goes_on_where_it_was(restartable: Restartable, protocol: str) -> 
     member = client.join(restartable.bootstrap, "t", "group", config)
     try:
         member.wait_until(lambda m: len(m.records) == 30)
-        eventually(lambda: committed(restartable.bootstrap) == 30)
+        wait_until(lambda: committed(restartable.bootstrap) == 30)
         restartable.restart()
         produce(30)
         member.wait_until(lambda m: len(m.records) >= 60)

@@ -15,8 +15,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.conformance.brokers import eventually
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.servers import free_port, start_millstream
 
 JOBS = 2_000
@@ -79,11 +78,11 @@ def test_every_job_is_done_though_workers_and_broker_fail(tmp_path: Path) -> Non
         for worker in workers:
             worker.start()
         _produce(server.bootstrap, range(JOBS // 2))
-        eventually(lambda: len(_done(workers)) > JOBS // 4)
+        wait_until(lambda: len(_done(workers)) > JOBS // 4)
         server.kill()
         server = start_millstream(tmp_path / "data", SETTINGS, port=port)
         _produce(server.bootstrap, range(JOBS // 2, JOBS))
-        eventually(lambda: _done(workers) | _in_doubt(workers) == set(range(JOBS)))
+        wait_until(lambda: _done(workers) | _in_doubt(workers) == set(range(JOBS)))
     finally:
         for worker in workers:
             worker.stopping.set()

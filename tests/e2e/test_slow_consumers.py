@@ -21,9 +21,8 @@ from confluent_kafka.admin import (
 )
 
 from millstream.errors import ErrorCode
-from tests.conformance.brokers import eventually
 from tests.conformance.conftest import prepared
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.programs import Record
 from tests.peers.servers import Server, free_port, start_millstream, start_workers
 from tests.peers.wire import Wire, batch, produce_fields
@@ -73,7 +72,7 @@ def full_topic(bootstrap: str, policy: str) -> tuple[str, str]:
     assert send(bootstrap, topic).error_code == 0
     commit(bootstrap, group, topic, 0)
     codes = {"hold": ErrorCode.NOT_ENOUGH_REPLICAS, "reject": ErrorCode.POLICY_VIOLATION}
-    eventually(lambda: send(bootstrap, topic).error_code == codes[policy])
+    wait_until(lambda: send(bootstrap, topic).error_code == codes[policy])
     return topic, group
 
 
@@ -171,7 +170,7 @@ def test_held_batch_is_appended_once_after_a_restart(tmp_path: Path, end_server:
         server = start_millstream(tmp_path / "data", SETTINGS, port=port)
         # The policy applies again, to what the group has committed before.
         held = ErrorCode.NOT_ENOUGH_REPLICAS
-        eventually(lambda: send(server.bootstrap, topic).error_code == held)
+        wait_until(lambda: send(server.bootstrap, topic).error_code == held)
         commit(server.bootstrap, group, topic, end_of(server.bootstrap, topic))
         assert producer.flush(PATIENCE_SECONDS) == 0
         assert failures == []
@@ -197,10 +196,10 @@ def test_dropped_records_stay_dropped_after_kill(tmp_path: Path) -> None:
         commit(server.bootstrap, "g", "t", 0)
         for _ in range(30):
             assert send(server.bootstrap, "t").error_code == 0
-        eventually(lambda: start_of(server.bootstrap, "t") > 0)
+        wait_until(lambda: start_of(server.bootstrap, "t") > 0)
         server.kill()
         server = start_millstream(tmp_path / "data", SETTINGS, port=port)
-        eventually(lambda: start_of(server.bootstrap, "t") >= 31 - BOUND // 1000)
+        wait_until(lambda: start_of(server.bootstrap, "t") >= 31 - BOUND // 1000)
         kept = read(server.bootstrap, "t", start_of(server.bootstrap, "t"), 1)
         assert kept == [b"x" * 1000]
     finally:
@@ -238,9 +237,9 @@ def test_policy_applies_with_workers(tmp_path: Path) -> None:
             topic, group = new_topic(bootstrap, "reject")
             assert outcome(bootstrap, topic) == ""
             commit(bootstrap, group, topic, 0)
-            eventually(lambda topic=topic: outcome(bootstrap, topic) == "POLICY_VIOLATION")
+            wait_until(lambda topic=topic: outcome(bootstrap, topic) == "POLICY_VIOLATION")
             commit(bootstrap, group, topic, end_of(bootstrap, topic))
-            eventually(lambda topic=topic: outcome(bootstrap, topic) == "")
+            wait_until(lambda topic=topic: outcome(bootstrap, topic) == "")
     finally:
         server.kill()
 
@@ -260,9 +259,9 @@ def test_two_groups_hold_until_both_have_caught_up(server: Server) -> None:
     admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
     end = end_of(server.bootstrap, topic)
     commit(server.bootstrap, group, topic, end)
-    eventually(lambda: f"group {other} has" in (send(server.bootstrap, topic).error_message or ""))
+    wait_until(lambda: f"group {other} has" in (send(server.bootstrap, topic).error_message or ""))
     commit(server.bootstrap, other, topic, end_of(server.bootstrap, topic))
-    eventually(lambda: send(server.bootstrap, topic).error_code == 0)
+    wait_until(lambda: send(server.bootstrap, topic).error_code == 0)
 
 
 def test_log_has_a_line_for_each_change(server: Server) -> None:

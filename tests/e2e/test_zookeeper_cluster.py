@@ -6,7 +6,7 @@ import contextlib
 import signal
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.testing.zookeeper import ZooKeeperProcess
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.servers import Server, start_millstream
 from tests.peers.zookeeper import running_ensemble, running_zookeeper
 
@@ -89,13 +89,6 @@ def brokers(zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[Brokers]:
     cluster.stop()
 
 
-def eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "still not so"
-        time.sleep(0.05)
-
-
 def create_topic(brokers: Brokers, asked: int, replicas: list[list[int]]) -> None:
     create(brokers, asked, NewTopic("t", len(replicas), replica_assignment=replicas))
 
@@ -120,35 +113,35 @@ def produce(brokers: Brokers, asked: int, partition: int) -> None:
 def test_paused_broker_is_fenced_and_comes_back(brokers: Brokers) -> None:
     brokers.start(1)
     two = brokers.start(2, SHORT_SESSION_MS)
-    eventually(lambda: brokers.members(1) == {1, 2})
+    wait_until(lambda: brokers.members(1) == {1, 2})
     create_topic(brokers, 1, [[2], [1]])
     two.process.send_signal(signal.SIGSTOP)
-    eventually(lambda: brokers.members(1) == {1})
+    wait_until(lambda: brokers.members(1) == {1})
     assert brokers.leaders(1, "t") == [-1, 1]
     two.process.send_signal(signal.SIGCONT)
-    eventually(lambda: brokers.leaders(1, "t") == [2, 1])
+    wait_until(lambda: brokers.leaders(1, "t") == [2, 1])
     assert "registering it again" in brokers.log(2)
-    eventually(lambda: brokers.members(2) == {1, 2})
+    wait_until(lambda: brokers.members(2) == {1, 2})
     produce(brokers, 1, 0)
 
 
 def test_killed_broker_is_back_at_once_when_it_is_restarted(brokers: Brokers) -> None:
     one, two = brokers.start(1), brokers.start(2)
-    eventually(lambda: brokers.members(2) == {1, 2})
+    wait_until(lambda: brokers.members(2) == {1, 2})
     create_topic(brokers, 2, [[1], [2]])
     one.kill()
     brokers.start(1)  # its former session may not have ended
-    eventually(lambda: brokers.members(2) == {1, 2} and brokers.leaders(2, "t") == [1, 2])
+    wait_until(lambda: brokers.members(2) == {1, 2} and brokers.leaders(2, "t") == [1, 2])
     produce(brokers, 2, 0)
     assert two.stop() == 0
-    eventually(lambda: brokers.members(1) == {1})
+    wait_until(lambda: brokers.members(1) == {1})
 
 
 def test_followers_compact_their_logs_too(brokers: Brokers, tmp_path: Path) -> None:
     settings = {"log.cleaner.backoff.ms": "50"}
     for node_id in (1, 2):
         brokers.start(node_id, settings=settings)
-    eventually(lambda: brokers.members(1) == {1, 2})
+    wait_until(lambda: brokers.members(1) == {1, 2})
     config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "1"}
     create(brokers, 1, NewTopic("t", 1, replica_assignment=[[1, 2]], config=config))
     producer = Producer({"bootstrap.servers": brokers.running[1].bootstrap, "acks": "all"})
@@ -160,8 +153,8 @@ def test_followers_compact_their_logs_too(brokers: Brokers, tmp_path: Path) -> N
         files = (tmp_path / f"broker-{node_id}" / "t-0").glob("*.log")
         return any(b"first" in it.read_bytes() for it in files)
 
-    eventually(lambda: not has_first(1))
-    eventually(lambda: not has_first(2))
+    wait_until(lambda: not has_first(1))
+    wait_until(lambda: not has_first(2))
 
 
 @pytest.mark.slow
@@ -171,14 +164,14 @@ def test_brokers_survive_the_loss_of_zookeeper(tmp_path: Path) -> None:
         try:
             brokers.start(1)
             brokers.start(2)
-            eventually(lambda: brokers.members(1) == {1, 2})
+            wait_until(lambda: brokers.members(1) == {1, 2})
             create_topic(brokers, 1, [[2], [1]])
             for down_seconds in (0.0, 4.0):  # shorter and longer than a session
                 server.kill()
                 time.sleep(down_seconds)
                 server.start()
-                eventually(lambda: brokers.members(1) == brokers.members(2) == {1, 2})
-                eventually(lambda: brokers.leaders(1, "t") == brokers.leaders(2, "t") == [2, 1])
+                wait_until(lambda: brokers.members(1) == brokers.members(2) == {1, 2})
+                wait_until(lambda: brokers.leaders(1, "t") == brokers.leaders(2, "t") == [2, 1])
                 produce(brokers, 1, 0)
             create(brokers, 2, NewTopic("later", 1, 1))
         finally:
@@ -200,11 +193,11 @@ def test_cluster_survives_the_loss_of_the_leader_of_the_ensemble(
             leader = next(server for server in ensemble if server.mode() == "leader")
             leader.kill() if fault == "kill" else leader.pause()
             others = [server for server in ensemble if server is not leader]
-            eventually(lambda: any(server.mode() == "leader" for server in others))
+            wait_until(lambda: any(server.mode() == "leader" for server in others))
             create(brokers, 3, NewTopic("later", 3, 1))
             for node_id in (1, 2, 3):
-                eventually(lambda it=node_id: brokers.members(it) == {1, 2, 3})  # type: ignore[misc]
-                eventually(lambda it=node_id: brokers.leaders(it, "t") == [1, 2, 3])  # type: ignore[misc]
+                wait_until(lambda it=node_id: brokers.members(it) == {1, 2, 3})  # type: ignore[misc]
+                wait_until(lambda it=node_id: brokers.leaders(it, "t") == [1, 2, 3])  # type: ignore[misc]
             for partition in (0, 1, 2):
                 produce(brokers, 1, partition)
             leader.start() if fault == "kill" else leader.resume()
@@ -217,7 +210,7 @@ def test_cluster_survives_the_loss_of_the_leader_of_the_ensemble(
 def test_acknowledged_records_survive_the_kill_of_a_broker(brokers: Brokers, victim: str) -> None:
     for node_id in (1, 2, 3):
         brokers.start(node_id, SHORT_SESSION_MS)
-    eventually(lambda: brokers.members(1) == {1, 2, 3})
+    wait_until(lambda: brokers.members(1) == {1, 2, 3})
     settings = {"min.insync.replicas": "2"}
     create(brokers, 1, NewTopic("t", 3, 3, config=settings))
     bootstrap = ",".join(server.bootstrap for server in brokers.running.values())
@@ -245,7 +238,7 @@ def test_acknowledged_records_survive_the_kill_of_a_broker(brokers: Brokers, vic
     assert acknowledged <= set(read_all(bootstrap, len(acknowledged)))
     brokers.start(killed)
     asked = next(node_id for node_id in brokers.running if node_id != killed)
-    eventually(lambda: brokers.in_sync(asked, "t") == [{1, 2, 3}] * 3)
+    wait_until(lambda: brokers.in_sync(asked, "t") == [{1, 2, 3}] * 3)
 
 
 def read_all(bootstrap: str, count: int) -> list[bytes]:

@@ -45,7 +45,7 @@ from tests.faults.step_systems import (
     rows_of_tables,
 )
 from tests.peers.opensearch import OpenSearchServer
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.postgres import PostgresServer
 from tests.peers.redis import RedisServer
 from tests.peers.servers import free_port
@@ -418,10 +418,3 @@ def is_stopped(process: subprocess.Popen[bytes]) -> bool:
 def end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait(PATIENCE_SECONDS)
-
-
-def wait_until(condition: Callable[[], bool], otherwise: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, otherwise
-        time.sleep(0.01)

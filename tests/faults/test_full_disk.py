@@ -14,7 +14,7 @@ from millstream.testing.cluster import ClusterProcesses
 from millstream.testing.histories import check
 from millstream.testing.histories.faults import BrokerProcess, Nemesis
 from millstream.testing.histories.workload import Plan, run_workload
-from tests.conformance.brokers import eventually
+from tests.peers.patience import wait_until
 from tests.peers.small_disk import small_tmpfs
 
 SETTINGS = {
@@ -49,15 +49,15 @@ class FullDisk(Nemesis):
 
     def _run(self) -> None:
         try:
-            eventually(lambda: bool(self.led()) and self.are_in_sync())
+            wait_until(lambda: bool(self.led()) and self.are_in_sync())
             self.tell(f"broker {VICTIM} leads {self.led()}")
             self.fill()
             self.tell("disk full")
-            eventually(lambda: not self.led())
+            wait_until(lambda: not self.led())
             self.tell("others lead")
             self._stopping.wait(5)  # they take records
             self.ballast.unlink()
-            eventually(self.are_in_sync)
+            wait_until(self.are_in_sync)
             self.tell("in sync again")
         except BaseException as error:  # noqa: BLE001 - `heal` raises it
             self.failure = error

@@ -20,9 +20,9 @@ from millstream.testing.histories import check
 from millstream.testing.histories.faults import BrokerProcess, Nemesis
 from millstream.testing.histories.workload import Plan, run_workload
 from millstream.testing.zookeeper import ZooKeeperProcess
-from tests.conformance.brokers import eventually
 from tests.peers.cache import PeerMissing
 from tests.peers.namespaces import Network, running_network
+from tests.peers.patience import wait_until
 
 IDS = (1, 2, 3)
 BROKERS = [f"broker{number}" for number in IDS]
@@ -92,7 +92,7 @@ class Cuts(Nemesis):
                     self._stopping.wait(CUT_SECONDS)
                     network.heal()
                     self.tell("the network is healed")
-                    eventually(self.is_healthy, HEAL_SECONDS_MAX)
+                    wait_until(self.is_healthy, HEAL_SECONDS_MAX)
                     self.tell("healthy again")
         except BaseException as error:  # noqa: BLE001 - `heal` raises it
             self.failure = error

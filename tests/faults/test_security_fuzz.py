@@ -19,8 +19,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from tests.conformance.brokers import eventually
 from tests.faults.test_fuzz import damaged
+from tests.peers.patience import wait_until
 from tests.peers.secured import Secured, SecuredWire, password_of, start_secured
 from tests.peers.wire import ConnectionEnded, frame, request_frame
 
@@ -251,7 +251,7 @@ def test_memory_after_many_failures(secured: Secured) -> None:
     fail(50)
     before = memory_bytes(secured)
     fail(400)
-    eventually(lambda: memory_bytes(secured) - before < MEMORY_BYTES_MAX // 4)
+    wait_until(lambda: memory_bytes(secured) - before < MEMORY_BYTES_MAX // 4)
 
 
 def test_log_of_strangers_is_one_line_each(secured: Secured) -> None:

@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import AcknowledgeType, KafkaException, ShareConsumer
 
 from millstream.broker.handlers.read_share_group_state import DELAYED
-from tests.conformance.brokers import BrokerUnderTest, eventually
+from tests.conformance.brokers import BrokerUnderTest
 from tests.conformance.queues import QUEUE_SETTINGS, Queue
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.servers import Server, free_port, start_millstream
 from tests.peers.share_member import ACCEPT, RELEASE, ShareMember
 
@@ -142,7 +142,7 @@ def test_share_consumers_lose_nothing_and_see_nothing_again(broker: BrokerUnderT
         for number in range(1, KILLS + 1):
             ledger.wait_for(number * RECORDS // (KILLS + 2))
             kill_and_restart(broker)
-        eventually(lambda: queue.start_offset() == RECORDS, seconds_max=90)
+        wait_until(lambda: queue.start_offset() == RECORDS, seconds_max=90)
     finally:
         for worker in workers:
             worker.stopping.set()

@@ -28,10 +28,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.conformance.brokers import BrokerUnderTest, eventually, unique
+from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.conformance.test_transactions import committed_offsets, stable_offset
 from tests.conformance.test_transactions_offsets import NO_OFFSET, is_unstable, offset_of
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.servers import Server, free_port, start_millstream
 from tests.peers.transactional import NO_ERROR, TransactionalProducer, describe_transactions
 from tests.peers.wire import ConnectionEnded
@@ -119,8 +119,8 @@ def open_transaction(
 def outcome(broker: BrokerUnderTest, topic: str, group: str) -> set[bool]:
     """Whether it was committed, by every partition and by the offset: one answer, or it is torn."""
     for index in range(PARTITIONS):
-        eventually(lambda index=index: stable_offset(broker, topic, index) > RECORDS)
-    eventually(lambda: not is_unstable(broker, group, topic))
+        wait_until(lambda index=index: stable_offset(broker, topic, index) > RECORDS)
+    wait_until(lambda: not is_unstable(broker, group, topic))
     seen = {offset_of(broker, group, topic) != NO_OFFSET}
     for index in range(PARTITIONS):
         offsets = committed_offsets(broker, topic, index)
@@ -331,7 +331,7 @@ def test_every_record_is_transformed_once_while_the_server_is_killed(
             fill(bootstrap, range(total, total + 1500))
             total += 1500
             goal = [t.committed + dice.randrange(1, 15) for t in transformers]
-            eventually(
+            wait_until(
                 lambda goal=goal: (
                     any(t.committed >= g for t, g in zip(transformers, goal, strict=True))
                     or any(t.failure for t in transformers)
@@ -340,7 +340,7 @@ def test_every_record_is_transformed_once_while_the_server_is_killed(
             crashing.restart()
         broker = crashing.broker
         for index in range(PARTITIONS):
-            eventually(
+            wait_until(
                 lambda index=index: (
                     any(t.failure for t in transformers)
                     or offset_of(broker, "transformers", "source", index) == total // PARTITIONS

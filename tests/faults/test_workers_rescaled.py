@@ -12,13 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.broker.workers.test_supervisor import (
-    consume,
-    create_topic,
-    eventually,
-    is_alive,
-    produce,
-)
+from tests.broker.workers.test_supervisor import consume, create_topic, is_alive, produce
+from tests.peers.patience import wait_until
 from tests.peers.servers import Server, start_millstream, start_workers
 
 pytestmark = pytest.mark.slow
@@ -43,7 +38,7 @@ def kill_all(server: Server) -> None:
         process.send_signal(signal.SIGKILL)
     server.process.kill()
     server.process.wait()
-    eventually(lambda: not any(map(is_alive, processes)))
+    wait_until(lambda: not any(map(is_alive, processes)))
 
 
 def test_killed_workers_are_rescaled_after_a_clean_stop_and_go_back(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.wire import Wire, batch, produce_fields
 
 with warnings.catch_warnings():
@@ -55,6 +55,7 @@ class TransactionalProducer:
         producer_id: int = -1,
         producer_epoch: int = -1,
     ) -> None:
+        self.bootstrap = bootstrap
         self.wire = Wire(bootstrap, client_id=client_id)
         self.transactional_id = transactional_id
         self.protocol = protocol
@@ -207,12 +208,22 @@ class TransactionalProducer:
     def run(
         self, topic: str, values: Sequence[bytes], *, committed: bool, partition: int = 0
     ) -> int:
-        """A whole transaction on one partition; the offset of its first record."""
+        """A whole transaction on one partition, until its marker is written; its first offset."""
         self.begin(topic, partition)
         answer = self.produce(topic, values, partition=partition)
         assert answer.error_code == NO_ERROR, answer
         assert self.end(committed).error_code == NO_ERROR
+        self.wait_for_markers()
         return int(answer.base_offset)
+
+    def wait_for_markers(self) -> None:
+        """EndTxn is answered when the decision is durable; consumers see it a little later."""
+
+        def is_prepared() -> bool:
+            (described,) = describe_transactions(self.bootstrap, self.transactional_id)
+            return str(described.transaction_state).startswith("Prepare")
+
+        wait_until(lambda: not is_prepared(), "a marker is missing")
 
     def begin(self, topic: str, *partitions: int) -> None:
         """What must be said before a first record: in protocol 1 its partition, in 2 nothing."""

@@ -27,8 +27,8 @@ from tests.broker.archiving.scenes import (
     keep_little,
     local_start,
     produce,
-    wait_until,
 )
+from tests.peers.patience import wait_until
 from tests.peers.transactional import TransactionalProducer
 
 COUNT = 200

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
@@ -12,6 +11,7 @@ from millstream.client.topics import NewTopic, create_topics
 from millstream.rpc.headers import parse_reply
 from millstream.rpc.intakes import GroupIntake, ShareIntake
 from millstream.testing.pytest_plugin import SharedBroker
+from tests.peers.patience import wait_until
 
 PATIENCE = 60.0
 
@@ -33,13 +33,6 @@ def send(millstream: SharedBroker, topic: str, *requests: tuple[bytes, list[obje
     for value, headers in requests:
         producer.produce(topic, value, headers=headers)
     assert producer.flush(PATIENCE) == 0
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def read_replies(millstream: SharedBroker, topic: str, count: int) -> list[tuple[bytes, bytes]]:

@@ -19,7 +19,8 @@ from millstream.rpc.headers import new_correlation_id, request_headers
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.peers.cache import PeerMissing
 from tests.peers.java_runtime import java_program
-from tests.rpc.scene import PATIENCE, far_ms, make_topics, read_replies, send, wait_until
+from tests.peers.patience import wait_until
+from tests.rpc.scene import PATIENCE, far_ms, make_topics, read_replies, send
 
 
 def test_a_repeated_request_runs_once_and_is_answered_again(millstream: SharedBroker) -> None:

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from millstream.errors import MillstreamError
 from millstream.testing.cluster import ClusterProcesses, replicated
-from tests.conformance.brokers import eventually
+from tests.peers.patience import wait_until
 
 
 @pytest.mark.parametrize(("count", "in_sync"), [(1, 1), (2, 1), (3, 2), (5, 4)])
@@ -24,9 +24,9 @@ def test_one_broker_can_be_lost(count: int, in_sync: int) -> None:
 @pytest.mark.java
 def test_brokers_are_a_cluster(tmp_path: Path) -> None:
     with ClusterProcesses(tmp_path) as cluster:
-        eventually(lambda: members(cluster.brokers[1].address) == [1, 2, 3])
+        wait_until(lambda: members(cluster.brokers[1].address) == [1, 2, 3])
         cluster.brokers[2].kill()
-        eventually(lambda: members(cluster.brokers[1].address) == [1, 3])
+        wait_until(lambda: members(cluster.brokers[1].address) == [1, 3])
 
 
 def members(address: str) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -149,13 +149,6 @@ def archived_end(archive: Path | str, topic: str = "orders") -> int:
         return 0
     found = open_archive(path).topics().get(topic)
     return found[-1].partitions[0].end_offset if found else 0
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 def manifests(archive: Path) -> list[dict[str, Any]]:

@@ -39,10 +39,9 @@ from tests.broker.archiving.scenes import (
     manifests,
     produce,
     settings,
-    wait_until,
 )
 from tests.peers.cutting_proxy import cutting_proxy
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 
 
 def check_archive(path: str) -> int:

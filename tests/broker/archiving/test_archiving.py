@@ -29,9 +29,8 @@ from tests.broker.archiving.scenes import (
     produce,
     set_group,
     settings,
-    wait_until,
 )
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 
 COUNT = 300
 

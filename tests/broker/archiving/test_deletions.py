@@ -30,8 +30,8 @@ from tests.broker.archiving.scenes import (
     consume,
     create,
     produce,
-    wait_until,
 )
+from tests.peers.patience import wait_until
 
 COUNT = 150
 OTHER_ID = UUID("0ace1f2e-2222-4222-8333-444455556666")

@@ -18,7 +18,7 @@ from millstream.broker.archiving import process as module
 from millstream.broker.archiving.process import ArchiveProcess
 from millstream.errors import CorruptBatch
 from tests.archive.scenes import START_MS, TOPIC_ID, batches, new_manifest
-from tests.broker.archiving.scenes import wait_until
+from tests.peers.patience import wait_until
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from millstream.errors import ErrorCode
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.broker.handlers.transaction_calls import new_producer, new_topic
 from tests.broker.serving import WireClient, serving
-from tests.conformance.brokers import eventually
+from tests.peers.patience import wait_until
 from tests.peers.transactional import TransactionalProducer, describe_transactions
 from tests.peers.wire import batch
 
@@ -184,7 +184,7 @@ def test_requests_behind_one_that_adds_its_partition_do_not_overtake_it(
                 assert answer.responses[0].partition_responses[0].error_code == 0
             assert producer.end(committed=True).error_code == 0
             # What comes while markers are written is held a while, and turned away if that is long.
-            eventually(
+            wait_until(
                 lambda: described(millstream, producer).transaction_state == "CompleteCommit"
             )
 

@@ -8,8 +8,9 @@ from millstream.broker.archiving.reporting import ArchivedPartition
 from millstream.broker.embedded import Broker
 from millstream.broker.metrics.archive import gauges
 from millstream.metrics.exposition import render
-from tests.broker.archiving.scenes import archived_end, create, produce, settings, wait_until
+from tests.broker.archiving.scenes import archived_end, create, produce, settings
 from tests.broker.metrics.scraping import Metrics, scrape
+from tests.peers.patience import wait_until
 
 
 def test_archived_partitions_are_shown() -> None:

@@ -10,7 +10,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from millstream.config.broker import Endpoint
 from millstream.errors import MillstreamError
 from tests.broker.pki import Pki, make_pki
 from tests.broker.serving import serving
+from tests.peers.patience import wait_until
 from tests.peers.wire import Wire, request_frame
 
 PATIENCE_SECONDS = 60
@@ -41,13 +42,6 @@ def tls_broker(pki: Pki) -> Iterator[Broker]:
 def address_of(broker: Broker) -> tuple[str, int]:
     host, _, port = broker.bootstrap_servers.rpartition(":")
     return host, int(port)
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def closed_by_broker(connection: socket.socket) -> bytes:

@@ -11,7 +11,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,7 @@ from millstream.security.login import make_login
 from tests.broker.pki import Pki, make_pki
 from tests.broker.security.test_jwks import Endpoint, key_set
 from tests.broker.serving import serving
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.servers import Server, free_port, start_millstream
 from tests.peers.wire import ConnectionEnded, Wire, request_frame
 from tests.security.test_tokens import CLAIMS, sign
@@ -48,13 +48,6 @@ def certificate_at(address: str, pki: Pki) -> bytes | None:
                 return connection.getpeercert(binary_form=True)
         except ssl.SSLCertVerificationError:
             return None
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture

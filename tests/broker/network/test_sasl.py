@@ -31,8 +31,9 @@ from millstream import Broker
 from millstream.protocol.apis import APIS
 from millstream.security.attempts import TOLERATED
 from millstream.security.login import make_login
-from tests.broker.network.test_listener import exchange_records, wait_until
+from tests.broker.network.test_listener import exchange_records
 from tests.broker.pki import Pki, make_pki
+from tests.peers.patience import wait_until
 from tests.peers.wire import ConnectionEnded, Wire, request_frame
 
 USER, PASSWORD = "ann", "se,cr=et"

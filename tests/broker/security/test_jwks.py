@@ -7,8 +7,7 @@ import json
 import logging
 import ssl
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from millstream.security.exchange import AuthenticationUnavailable
 from millstream.security.oauthbearer import InvalidToken
 from millstream.security.tokens import TokenRules, UnknownKey
 from millstream.testing.clock import ManualClock
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.secured import Certificates
 from tests.security.test_tokens import CLAIMS, NOW, jwk, sign
 
@@ -57,13 +56,6 @@ def is_valid(keys: SigningKeys, kind: str) -> bool:
         return keys.check(sign(CLAIMS, kind), RULES).user == "alice"
     except (InvalidToken, AuthenticationUnavailable):
         return False
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
 
 
 class Endpoint:
@@ -150,22 +142,22 @@ def test_new_key_is_loaded_when_a_token_names_it(tmp_path: Path) -> None:
         path.write_bytes(key_set("rsa", "ec"))
         with pytest.raises(UnknownKey):
             keys.check(sign(CLAIMS, "ec"), RULES)
-        eventually(lambda: is_valid(keys, "ec"))
+        wait_until(lambda: is_valid(keys, "ec"))
 
 
 def test_unknown_keys_cause_few_reloads(endpoint: Endpoint) -> None:
     endpoint.content = key_set("rsa")
     time_now = clock()
     with opened(endpoint.url, at=time_now) as keys:
-        eventually(lambda: is_valid(keys, "rsa"))
+        wait_until(lambda: is_valid(keys, "rsa"))
         before = endpoint.count
         for _ in range(50):
             assert not is_valid(keys, "other")
-        eventually(lambda: endpoint.count == before + 1)
+        wait_until(lambda: endpoint.count == before + 1)
         time_now.advance(UNKNOWN_KEY_INTERVAL_MS)
         for _ in range(50):
             assert not is_valid(keys, "other")
-        eventually(lambda: endpoint.count == before + 2)
+        wait_until(lambda: endpoint.count == before + 2)
         assert not is_valid(keys, "other")
         assert endpoint.count == before + 2
 
@@ -173,13 +165,13 @@ def test_unknown_keys_cause_few_reloads(endpoint: Endpoint) -> None:
 def test_keys_are_reloaded_now_and_then_and_kept_while_that_fails(endpoint: Endpoint) -> None:
     endpoint.content = key_set("rsa")
     with opened(endpoint.url, Timing(20, 10, 20)) as keys:
-        eventually(lambda: is_valid(keys, "rsa"))
+        wait_until(lambda: is_valid(keys, "rsa"))
         for endpoint.status in (500, 0):
             count = endpoint.count
-            eventually(lambda: endpoint.count > count + 3)  # noqa: B023
+            wait_until(lambda: endpoint.count > count + 3)  # noqa: B023
             assert is_valid(keys, "rsa")
         endpoint.content, endpoint.status = key_set("ec"), 200
-        eventually(lambda: is_valid(keys, "ec"))
+        wait_until(lambda: is_valid(keys, "ec"))
         assert not is_valid(keys, "rsa"), "a key that was withdrawn signs nothing more"
 
 
@@ -196,7 +188,7 @@ def test_answers_that_are_not_taken(
         caplog.at_level(logging.WARNING),
         opened(endpoint.url, Timing(10**9, 10**9, 10**9)) as keys,
     ):
-        eventually(lambda: "cannot load the keys of tokens" in caplog.text)
+        wait_until(lambda: "cannot load the keys of tokens" in caplog.text)
         assert not is_valid(keys, "rsa")
 
 
@@ -211,10 +203,10 @@ def test_keys_over_tls_of_a_trusted_authority_only(
     try:
         monkeypatch.setenv("SSL_CERT_FILE", str(certificates.authority))
         with opened(endpoint.url) as keys:
-            eventually(lambda: is_valid(keys, "rsa"))
+            wait_until(lambda: is_valid(keys, "rsa"))
         monkeypatch.setenv("SSL_CERT_FILE", str(Certificates(tmp_path, "other").authority))
         with opened(endpoint.url, Timing(10**9, 10**9, 10**9)) as keys:
-            eventually(lambda: "CERTIFICATE_VERIFY_FAILED" in caplog.text)
+            wait_until(lambda: "CERTIFICATE_VERIFY_FAILED" in caplog.text)
             assert not is_valid(keys, "rsa")
     finally:
         endpoint.close()

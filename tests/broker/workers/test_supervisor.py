@@ -22,7 +22,7 @@ from millstream.broker.workers.processes import WorkerFailed
 from millstream.broker.workers.supervisor import Supervisor
 from millstream.config.broker import BrokerConfig
 from millstream.errors import ConfigError, DirectoryLocked, MillstreamError
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.servers import Server, start_workers
 from tests.peers.wire import Wire
 
@@ -104,13 +104,6 @@ def leaders(server: Server, topic: str) -> dict[int, tuple[int, int]]:
     }
 
 
-def eventually(condition: Any) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.01)
-
-
 def is_alive(process: psutil.Process) -> bool:
     """Not that of a process that has ended and that nobody has asked for its exit code yet."""
     try:
@@ -178,7 +171,7 @@ def test_stopped_workers_leave_clean_directories_and_nobody(tmp_path: Path) -> N
     server = start_workers(tmp_path / "data", 2)
     processes = psutil.Process(server.process.pid).children(recursive=True)
     assert server.stop() == 0
-    eventually(lambda: not any(map(is_alive, processes)))
+    wait_until(lambda: not any(map(is_alive, processes)))
     for worker in "12":
         assert (server.data / "workers" / worker / ".kafka_cleanshutdown").exists()
 
@@ -187,7 +180,7 @@ def test_workers_stop_when_their_parent_is_killed(tmp_path: Path) -> None:
     server = start_workers(tmp_path / "data", 2)
     processes = psutil.Process(server.process.pid).children(recursive=True)
     server.kill()
-    eventually(lambda: not any(map(is_alive, processes)))
+    wait_until(lambda: not any(map(is_alive, processes)))
     for worker in "12":
         assert (server.data / "workers" / worker / ".kafka_cleanshutdown").exists()
 
@@ -228,7 +221,7 @@ def test_worker_that_cannot_start_stops_the_others(tmp_path: Path) -> None:
 
     asyncio.run(scenario())
     others = [it for it in psutil.Process(os.getpid()).children() if it not in before]
-    eventually(lambda: not any(map(is_alive, others)))
+    wait_until(lambda: not any(map(is_alive, others)))
 
 
 def test_directory_of_a_running_parent_is_refused(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
-from collections.abc import Callable
 
 import pytest
 
@@ -12,16 +10,9 @@ from millstream.cli.shop import catalogue as catalogue_module
 from millstream.cli.shop.catalogue import FOLLOWERS, LAST
 from millstream.cli.shop.database import why_missing
 from millstream.cli.shop.run import ShopRun
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import wait_until
 
 needs_postgres = pytest.mark.skipif(why_missing() is not None, reason=str(why_missing()))
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @needs_postgres

@@ -12,8 +12,8 @@ from confluent_kafka import AcknowledgeType, Consumer, Producer, ShareConsumer
 from millstream.admin.groups import commit_offsets
 from millstream.admin.settings import Resource, alter_settings
 from millstream.client.topics import NewTopic, create_topics
-from tests.conformance.brokers import eventually
 from tests.console.conftest import Console
+from tests.peers.patience import wait_until
 from tests.peers.transactional import NO_ERROR, TransactionalProducer
 
 HOSTILE = '"><img src=x onerror=alert(1)>'
@@ -69,7 +69,7 @@ def reader(
         return bool(consumer.assignment())
 
     try:
-        eventually(has_partitions)
+        wait_until(has_partitions)
         yield consumer
     finally:
         consumer.close()
@@ -99,7 +99,7 @@ def queue_member(
         return len(held) >= records
 
     try:
-        eventually(holds_all)
+        wait_until(holds_all)
         yield member, held
     finally:
         member.close()
@@ -146,7 +146,7 @@ def hang(console: Console, topic: str) -> None:
                     written = producer.produce(topic, [b"lost"], timestamp_ms=old_ms)
                     return bool(written.error_code == NO_ERROR)
 
-                eventually(is_written)
+                wait_until(is_written)
         finally:
             alter_settings(cluster, Resource.BROKER, broker, {verification: None})
 

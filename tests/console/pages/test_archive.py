@@ -13,8 +13,9 @@ from playwright.sync_api import Page, expect
 from millstream.admin.archive import ArchivedPartition
 from millstream.console.lists import Wanted
 from millstream.console.pages.archive import listed_partitions
-from tests.broker.archiving.scenes import archiving_broker, create, produce, wait_until
+from tests.broker.archiving.scenes import archiving_broker, create, produce
 from tests.console.conftest import Console, check_accessible, start_console
+from tests.peers.patience import wait_until
 
 ONE = ArchivedPartition("t", 0, 1, 0, 10, 5, 30, 2, 10, 400, 1000, 0, 1, 2, None)
 

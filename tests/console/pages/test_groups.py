@@ -7,9 +7,9 @@ from urllib.parse import quote
 from playwright.sync_api import Page, expect
 
 from millstream.admin.groups import committed_offsets, delete_group
-from tests.conformance.brokers import eventually
 from tests.console.conftest import Console, check_accessible
 from tests.console.pages.groups_scene import HOSTILE, make_group, make_topic, reader
+from tests.peers.patience import wait_until
 
 
 def test_list_is_searched_sorted_and_paged_on_the_server(console: Console, page: Page) -> None:
@@ -144,7 +144,7 @@ def test_unknown_group_has_a_page_that_says_so(console: Console, page: Page) -> 
 def test_consumer_protocol_is_shown_too(console: Console) -> None:
     make_topic(console, "new-protocol", 3)
     with reader(console, "modern", "new-protocol", protocol="consumer"):
-        eventually(lambda: console.json("/groups/modern")["description"]["state"] == "stable")
+        wait_until(lambda: console.json("/groups/modern")["description"]["state"] == "stable")
         found = console.json("/groups/modern")["description"]
     assert found["type"] == "consumer"
     assert found["members"][0]["partitions"] == [["new-protocol", 0]]

@@ -9,7 +9,7 @@ from confluent_kafka import AcknowledgeType
 from playwright.sync_api import Page, expect
 
 from millstream.admin.groups import committed_offsets
-from tests.conformance.brokers import SETTINGS, eventually
+from tests.conformance.brokers import SETTINGS
 from tests.console.conftest import Console, check_accessible, start_console
 from tests.console.pages.groups_scene import (
     acknowledge,
@@ -21,6 +21,7 @@ from tests.console.pages.groups_scene import (
     reader,
 )
 from tests.peers.kafka import start_kafka
+from tests.peers.patience import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.java]
 
@@ -61,14 +62,14 @@ def test_share_group_shows_what_apache_kafka_reports(kafka: Console, page: Page)
     make_topic(kafka, "jobs", 6)
     with queue_member(kafka, "workers", "jobs", 6) as (member, held):
         acknowledge(member, held[:2], AcknowledgeType.ACCEPT)
-        eventually(lambda: kafka.json("/share-groups/workers")["backlog"] == 4)
+        wait_until(lambda: kafka.json("/share-groups/workers")["backlog"] == 4)
         page.goto(kafka.url + "/share-groups/workers")
         expect(page.get_by_text("reports only what is persisted")).to_be_visible()
         expect(page.get_by_role("table", name="Members")).to_contain_text("worker")
         check_accessible(page)
         found = kafka.json("/share-groups/workers")
         assert (found["held"], found["is_live"]) == (None, False)
-    eventually(lambda: not kafka.json("/share-groups/workers")["description"]["members"])
+    wait_until(lambda: not kafka.json("/share-groups/workers")["description"]["members"])
     status, answer = kafka.post("/share-groups/workers/reset", {"target": "earliest"})
     assert (status, "1 partitions" in answer["message"]) == (200, True)
     assert kafka.post("/share-groups/workers/delete", {"confirmation": "workers"})[0] == 200
@@ -90,7 +91,7 @@ def test_transaction_is_shown_and_aborted(kafka: Console, page: Page) -> None:
             found = kafka.json("/transactions")["held"]
             return not [it for it in found if it["topic"] == "accounts"]
 
-        eventually(is_free)
+        wait_until(is_free)
 
 
 def test_letters_are_replayed_and_purged(kafka: Console, page: Page) -> None:

@@ -22,8 +22,8 @@ from millstream.admin.groups import commit_offsets
 from millstream.client.cluster import Cluster
 from millstream.client.topics import NewTopic, create_topics
 from millstream.errors import ErrorCode
-from tests.conformance.brokers import eventually
 from tests.console.conftest import USERS, Console, check_accessible
+from tests.peers.patience import wait_until
 
 Ask = Callable[..., tuple[int, Any]]
 
@@ -87,7 +87,7 @@ def shop(secured: Console) -> None:
 
 @pytest.mark.usefixtures("shop")
 def test_user_sees_what_the_access_control_allows(alice: Ask) -> None:
-    eventually(lambda: bool(alice("/groups")[1]["groups"]["rows"]))
+    wait_until(lambda: bool(alice("/groups")[1]["groups"]["rows"]))
     assert [it["group"] for it in alice("/groups")[1]["groups"]["rows"]] == ["open"]
     assert alice("/groups/open")[0] == 200
     status, answer = alice("/groups/closed")
@@ -135,7 +135,7 @@ def test_records_in_flight_need_the_right_to_describe_group_and_topic(secured: C
         assert ask("closed", "orders").error_code is ErrorCode.GROUP_AUTHORIZATION_FAILED
         [topic] = ask("open", "secret").topics
         assert topic.partitions[0].error_code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        eventually(lambda: ask("open", "orders").error_code is ErrorCode.NONE)
+        wait_until(lambda: ask("open", "orders").error_code is ErrorCode.NONE)
         [topic] = ask("open", "orders").topics
         code = topic.partitions[0].error_code  # there is no share group of this name yet
         assert code is ErrorCode.INVALID_REQUEST

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from urllib.parse import urlencode
 
 import psutil
@@ -17,6 +16,7 @@ from millstream.console.pages.messages_search import Searches
 from millstream.query.search import CHILD_MODULE
 from tests.console.conftest import Console, check_accessible
 from tests.console.pages.records import NOW_MS, hostile, make_topic, orders
+from tests.peers.patience import wait_until
 
 pytest.importorskip("duckdb")
 
@@ -35,13 +35,6 @@ def topics(console: Console) -> Iterator[None]:
 
 def progress(page: Page) -> Locator:
     return page.locator("[data-progress-text]")
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LONG_MS / 1000
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_search_by_text_shows_hits_and_progress(console: Console, page: Page) -> None:
@@ -127,14 +120,14 @@ def test_search_is_cancelled_and_its_process_ends(console: Console, page: Page) 
     slow = "(select count(*) from range(1000000000000) as t(n) where n % 7 = 3) > _offset"
     query = urlencode({"kind": "sql", "q": slow})
     page.goto(f"{console.url}/topics/orders/messages/search?{query}")
-    until(lambda: len(children()) == 1)
+    wait_until(lambda: len(children()) == 1)
     page.get_by_role("button", name="Cancel").click()
     expect(progress(page)).to_contain_text("Cancelled. 0 hits.", timeout=LONG_MS)
-    until(lambda: not children())
+    wait_until(lambda: not children())
     page.reload()
-    until(lambda: len(children()) == 1)
+    wait_until(lambda: len(children()) == 1)
     page.goto(f"{console.url}/topics/orders/messages")  # whoever leaves the page cancels, too
-    until(lambda: not children())
+    wait_until(lambda: not children())
 
 
 def test_searches_at_once_are_limited() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +37,7 @@ from millstream.client.cluster import Cluster
 from millstream.console.pages.pipelines import charts_of, phases_of
 from tests.console.conftest import Console, check_accessible, start_console
 from tests.peers.kafka import start_kafka
+from tests.peers.patience import wait_until
 
 EVERY_MS = 60_000  # so that a busy machine does not make pipelines look lost
 NODES = (
@@ -119,13 +120,6 @@ def commands_for(cluster: Cluster, identity: str) -> list[Command]:
     ]
 
 
-def eventually(is_so: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def test_without_pipelines_the_page_says_how_to_start_one(page: Page) -> None:
     from millstream import Broker
 
@@ -201,14 +195,14 @@ def test_pipeline_is_stopped_and_restarted_from_its_page(
     expect(dialog).to_contain_text("millstream pipelines stop steered")
     dialog.get_by_role("button", name="Stop").click()
     expect(page.get_by_text("steered stops after its running batch")).to_be_visible()
-    eventually(lambda: [it.action for it in commands_for(cluster, "steered")] == ["stop"])
+    wait_until(lambda: [it.action for it in commands_for(cluster, "steered")] == ["stop"])
     put(cluster, replace(RUNNING, identity="steered", state="stopped"))
     expect(page.get_by_text("Its process waits")).to_be_visible()
     expect(page.locator("#live-state").get_by_role("button", name="Stop")).to_have_count(0)
     page.get_by_role("button", name="Start").click()
     page.get_by_role("dialog").get_by_role("button", name="Restart").click()
     expect(page.get_by_text("steered restarts")).to_be_visible()
-    eventually(lambda: len(commands_for(cluster, "steered")) == 2)
+    wait_until(lambda: len(commands_for(cluster, "steered")) == 2)
     assert commands_for(cluster, "steered")[1].action == "restart"
     check_accessible(page)
 
@@ -252,7 +246,7 @@ def test_versions_are_side_by_side_and_can_be_compared(
     page.get_by_label("Column of the rows' time").fill("since")
     page.get_by_role("dialog").get_by_role("button", name="Compare").click()
     expect(page.get_by_text("are being compared")).to_be_visible()
-    eventually(lambda: commands_for(cluster, "twofold"))
+    wait_until(lambda: commands_for(cluster, "twofold"))
     (command,) = commands_for(cluster, "twofold")
     assert (command.action, command.versions, command.time) == ("diff", ("1", "2"), "since")
     differing = OutputDiff("table twofold", False, (3, 4), (0, 0), (0, 1), 2, {"revenue": 2})

@@ -7,9 +7,9 @@ from playwright.sync_api import Page, expect
 
 from millstream.admin.settings import Resource, alter_settings
 from millstream.admin.share_groups import start_offsets
-from tests.conformance.brokers import eventually
 from tests.console.conftest import Console, check_accessible
 from tests.console.pages.groups_scene import acknowledge, make_topic, queue_member
+from tests.peers.patience import wait_until
 
 
 def test_records_in_flight_are_shown_with_who_holds_them(console: Console, page: Page) -> None:
@@ -45,13 +45,13 @@ def test_start_is_reset_with_a_preview_and_the_group_deleted(console: Console, p
     with queue_member(console, "mailers", "mail", 6) as (member, held):
         acknowledge(member, held, AcknowledgeType.ACCEPT)
     with console.cluster() as cluster:
-        eventually(lambda: start_offsets(cluster, "mailers") == {("mail", 0): 6})
+        wait_until(lambda: start_offsets(cluster, "mailers") == {("mail", 0): 6})
         page.goto(console.url + "/share-groups/mailers")
         page.get_by_role("link", name="Reset the start").click()
         page.get_by_label("Go to").select_option("earliest")
         page.get_by_role("button", name="Preview").click()
         expect(page.get_by_role("row", name="mail[0]")).to_contain_text("-6 again")
-        eventually(lambda: not console.json("/share-groups/mailers")["description"]["members"])
+        wait_until(lambda: not console.json("/share-groups/mailers")["description"]["members"])
         page.get_by_role("button", name="Reset the start").click()
         expect(page.get_by_text("starts at its new offsets in 1 partitions")).to_be_visible()
         assert start_offsets(cluster, "mailers") == {("mail", 0): 0}
@@ -66,6 +66,6 @@ def test_group_without_records_in_flight_says_so(console: Console, page: Page) -
     make_topic(console, "calm", 2)
     with queue_member(console, "calm-group", "calm", 2) as (member, held):
         acknowledge(member, held, AcknowledgeType.ACCEPT)
-        eventually(lambda: console.json("/share-groups/calm-group")["backlog"] == 0)
+        wait_until(lambda: console.json("/share-groups/calm-group")["backlog"] == 0)
         page.goto(console.url + "/share-groups/calm-group")
         expect(page.get_by_text("Nothing in flight")).to_be_visible()

@@ -25,8 +25,8 @@ from tests.broker.archiving.scenes import (
     keep_little,
     local_start,
     produce,
-    wait_until,
 )
+from tests.peers.patience import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from millstream.errors import MillstreamError
 from millstream.testing.histories.faults import BrokerProcess, Fault, Nemesis, free_port
+from tests.peers.patience import wait_until
 
 
 def answers(broker: BrokerProcess, seconds: float) -> bool:
@@ -52,12 +51,6 @@ def test_broker_may_be_any_command(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
     with BrokerProcess(command, f"127.0.0.1:{port}", tmp_path / "log") as broker:
         assert broker.pid is not None
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    while not condition():
-        pause.wait(0.01)
 
 
 class Dummy(BrokerProcess):

@@ -19,8 +19,7 @@ from millstream.testing.histories.sharing import (
     configure_share_group,
     outcomes_of,
 )
-from tests.conformance.brokers import eventually
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 
 RECORDS = 100
 
@@ -43,7 +42,7 @@ def test_all_records_are_settled_and_released_ones_come_again(scene: Scene) -> N
     for sharer in sharers:
         sharer.delay_ms = DELAY_MS
         sharer.start()
-    eventually(lambda: check(list(scene.history)).summary.settled >= RECORDS)
+    wait_until(lambda: check(list(scene.history)).summary.settled >= RECORDS)
     for sharer in sharers:
         sharer.stopping.set()
         sharer.join(PATIENCE_SECONDS)
