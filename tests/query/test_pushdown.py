@@ -10,16 +10,25 @@ import pyarrow.compute as pc
 import pytest
 
 from millstream.query.columns import TIMESTAMP, table_schema
-from millstream.query.pushdown import TimeBounds, matching_ranges, time_bounds
+from millstream.query.pushdown import TimeBounds, columns_in, matching_ranges, time_bounds
 from millstream.query.ranges import ScanRange, total_size
 
-SCHEMA = table_schema(pa.schema([]), "")
+SCHEMA = table_schema(pa.schema([]))
 offset_, partition_, time_ = pc.field("_offset"), pc.field("_partition"), pc.field("_timestamp")
 RANGES = (ScanRange(0, 0, 100_000), ScanRange(1, 500, 2_000_000))
 
 
 def moment(time_us: int) -> pa.Scalar:
     return pa.scalar(time_us, TIMESTAMP)
+
+
+def test_columns_of_a_condition_are_not_those_that_its_constants_resemble() -> None:
+    schema = pa.schema([("id", pa.int64()), ("a", pa.struct([("id", pa.int64())])), *SCHEMA])
+    assert columns_in(None, schema) == frozenset()
+    assert columns_in(pc.field("_value") == "id of _offset", schema) == {"_value"}
+    nested = (pc.field("a", "id") == 3) | (offset_ > 7)
+    assert columns_in(nested, schema) == {"a", "_offset"}
+    assert time_bounds(pc.field("_value") == "_timestamp", schema) == TimeBounds()
 
 
 def test_offsets_and_partitions_bound_the_ranges() -> None:

@@ -37,7 +37,7 @@ def table(millstream: SharedBroker) -> Iterator[TopicTable]:
     pool = ClusterPool(lambda: Cluster(millstream.bootstrap_servers))
     with pool.lend() as cluster:
         source, ranges = source_of(cluster, topic), all_ranges(cluster, topic)
-    yield TopicTable(pool, source, ranges, table_schema(pa.schema([]), "_value_bytes"))
+    yield TopicTable(pool, source, ranges, table_schema(pa.schema([]), ["_value_bytes"]))
     pool.close()
 
 

@@ -15,7 +15,7 @@ The columns of the value (typed.py) come first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -55,8 +55,8 @@ HEADERS = "_headers"
 _TIMESTAMP_MAX_MS = (2**63 - 2) // 1000  # what microseconds can hold; later ones become this
 
 
-def table_schema(value_schema: pa.Schema, named: str) -> pa.Schema:
-    """The columns of a table; `named` is the text in which those on demand may be named."""
+def table_schema(value_schema: pa.Schema, named: Container[str] = ()) -> pa.Schema:
+    """The columns of a table: the usual ones, and those on demand that are `named`."""
     extra = [field for field in ON_DEMAND if field.name in named]
     return pa.schema([*value_schema, *USUAL, *extra])
 

@@ -9,10 +9,9 @@ twice. `cancel` and `progress` may be used from other threads while a query runs
 
 from __future__ import annotations
 
-import json
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +28,7 @@ from millstream.query.columns import table_schema
 from millstream.query.fetching import QueryFailed, RangeReader, Source
 from millstream.query.ranges import ScanRange
 from millstream.query.scanning import ClusterPool, Progress
+from millstream.query.syntax import identifiers, table_names
 from millstream.query.table import TopicTable
 from millstream.query.values import (
     ValueColumns,
@@ -40,7 +40,6 @@ from millstream.query.values import (
 CLIENT_ID = "millstream-query"
 MISSING_TOPIC_SECONDS = 1.0
 BATCH_ROWS = 100_000
-_STATEMENTS = ("SELECT", "EXPLAIN")
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 # header(_headers, 'trace') is the value of the first header of that name.
 _MACROS = (
@@ -254,7 +253,7 @@ class Query:
             self._pool,
             source,
             ranges,
-            table_schema(columns.schema, self.sql),
+            table_schema(columns.schema, identifiers(self.sql)),
             progress=self.progress,
             make_decoder=columns.decoder(skips_failures=False),
             stop=self._stop,
@@ -271,42 +270,6 @@ class Query:
             return given_columns(given)
         registered = registry_columns(source.topic, self._settings)
         return registered or sampled_columns(reader, ranges)
-
-
-def table_names(connection: duckdb.DuckDBPyConnection, sql: str) -> set[str]:
-    """The names of tables in a statement, with the schema before a dot if there is one. Raises
-    `QueryFailed` for a statement that is wrong, or more than one."""
-    try:
-        statements = connection.extract_statements(sql)
-    except duckdb.Error as error:
-        raise QueryFailed(str(error).strip()) from error
-    if len(statements) != 1:
-        raise QueryFailed(f"write one statement, not {len(statements)}")
-    kind = statements[0].type.name
-    if kind not in _STATEMENTS:
-        raise QueryFailed(f"write a SELECT, not a {kind}")
-    ((text,),) = connection.execute("select json_serialize_sql(?)", [sql]).fetchall()
-    tree = json.loads(text)
-    if not tree["error"]:
-        return set(_names_in(tree))
-    with duckdb.connect() as scratch:  # EXPLAIN, DESCRIBE and others, which have no tree
-        try:
-            return set(scratch.get_table_names(sql))
-        except duckdb.Error as error:
-            raise QueryFailed(str(error).strip()) from error
-
-
-def _names_in(tree: Any) -> Iterator[str]:
-    """The names of all tables in a syntax tree."""
-    if isinstance(tree, list):
-        for it in tree:
-            yield from _names_in(it)
-    elif isinstance(tree, dict):
-        if tree.get("type") == "BASE_TABLE":
-            parts = (tree.get("catalog_name"), tree.get("schema_name"), tree.get("table_name"))
-            yield ".".join(it for it in parts if it)
-        for it in tree.values():
-            yield from _names_in(it)
 
 
 def _check_case(found: Mapping[str, TopicInfo]) -> None:

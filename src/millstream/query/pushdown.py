@@ -1,4 +1,4 @@
-"""From the filter that DuckDB pushes down to the offsets that have to be read.
+"""From the filter that DuckDB pushes down to the columns and offsets that have to be read.
 
 The filter is an Arrow expression, which cannot be taken apart. But Arrow can decide whether it can
 hold under a guarantee, such as `_partition = 3 and _offset >= 0 and _offset < 1000`: that is how it
@@ -39,6 +39,26 @@ class TimeBounds(NamedTuple):
         return None not in self and self.first_ms > self.last_ms  # type: ignore[operator]
 
 
+def columns_in(condition: Any, schema: pa.Schema) -> frozenset[str]:
+    """The columns of which the condition speaks: those without which it has no meaning."""
+    if condition is None:
+        return frozenset()
+    text = str(condition)  # has the names of columns, and constants that may look like them
+    return frozenset(
+        it.name
+        for it in schema
+        if it.name in text and not _has_meaning(condition, [o for o in schema if o != it])
+    )
+
+
+def _has_meaning(condition: Any, fields: Sequence[pa.Field]) -> bool:
+    try:
+        pa.schema(fields).empty_table().filter(condition)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
 def matching_ranges(
     condition: Any, ranges: Sequence[ScanRange], schema: pa.Schema
 ) -> tuple[ScanRange, ...]:
@@ -72,7 +92,7 @@ def _split_runs(blocks: Sequence[ScanRange]) -> tuple[list[ScanRange], list[Scan
 
 def time_bounds(condition: Any, schema: pa.Schema) -> TimeBounds:
     """The lowest and the highest timestamp that may match, rounded outwards."""
-    if condition is None or "_timestamp" not in str(condition):
+    if "_timestamp" not in columns_in(condition, schema):
         return TimeBounds()
     first = _edge_us(condition, schema, lowest=True)
     last = _edge_us(condition, schema, lowest=False)

@@ -117,7 +117,11 @@ class Shape:
 
     schema: pa.Schema  # of the result
     condition: Any = None  # an Arrow expression; rows for which it does not hold are left out
-    needed: frozenset[str] = frozenset()  # columns of the result, and those of the condition
+    condition_columns: frozenset[str] = frozenset()
+
+    @property
+    def needed(self) -> frozenset[str]:
+        return self.condition_columns.union(self.schema.names)
 
     @property
     def needs_headers(self) -> bool:
@@ -259,13 +263,12 @@ class Scan:
     def _rows_wanted(self, partition: int, columns: Columns) -> set[int] | None:
         """The numbers of the rows that match the condition, if that does not depend on values;
         None: perhaps all of them."""
-        named = str(self._shape.condition)
-        used = [it for it in self._table_schema if it.name in named]
-        if self._shape.condition is None or not {it.name for it in used} <= RECORD_COLUMNS:
+        used = sorted(self._shape.condition_columns)
+        if self._shape.condition is None or not RECORD_COLUMNS.issuperset(used):
             return None
-        arrays = [record_array(it.name, self._source.topic, partition, columns) for it in used]
+        arrays = [record_array(it, self._source.topic, partition, columns) for it in used]
         arrays.append(pa.array(range(columns.row_count), pa.int64()))
-        batch = pa.RecordBatch.from_arrays(arrays, names=[*(it.name for it in used), "#row"])
+        batch = pa.RecordBatch.from_arrays(arrays, names=[*used, "#row"])
         return set(batch.filter(self._shape.condition)["#row"].to_pylist())
 
     def _put(self, item: pa.RecordBatch | BaseException | None) -> None:

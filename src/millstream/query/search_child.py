@@ -35,6 +35,7 @@ from millstream.query.sandbox import open_sandbox
 from millstream.query.scanning import ClusterPool
 from millstream.query.scanning import Progress as ScanProgress
 from millstream.query.search import SearchRequest, range_rows
+from millstream.query.syntax import identifiers
 from millstream.query.table import TopicTable
 from millstream.query.values import ValueColumns, given_columns, sampled_columns
 
@@ -159,7 +160,7 @@ class Searching:
             self._pool,
             source,
             (),
-            table_schema(columns.schema, request.where),
+            table_schema(columns.schema, identifiers(request.where)),
             progress=self._scan,
             make_decoder=columns.decoder(skips_failures=True),
             stop=self._stop,

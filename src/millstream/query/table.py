@@ -19,7 +19,7 @@ from millstream.client.offsets import NONE_AS_NEW, list_offsets
 from millstream.errors import MillstreamError
 from millstream.query.archived import Archives, first_as_new
 from millstream.query.fetching import Source
-from millstream.query.pushdown import TimeBounds, matching_ranges, time_bounds
+from millstream.query.pushdown import TimeBounds, columns_in, matching_ranges, time_bounds
 from millstream.query.ranges import ScanRange, without_empty
 from millstream.query.scanning import ClusterPool, Progress, Scan, Shape, ValueDecoder
 
@@ -60,10 +60,7 @@ class TopicTable(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         """What DuckDB calls: a reader of these columns of the rows that match."""
         names = self._table_schema.names if columns is None else columns
         schema = pa.schema([self._table_schema.field(name) for name in names])
-        named = "" if filter is None else str(filter)
-        needed = {*names, *(it for it in self._table_schema.names if it in named)}
-        shape = Shape(schema, filter, frozenset(needed))
-        return _Scanner(self, shape)
+        return _Scanner(self, Shape(schema, filter, columns_in(filter, self._table_schema)))
 
     def start(self, shape: Shape) -> Scan:
         ranges = matching_ranges(shape.condition, self.ranges, self._table_schema)
