@@ -82,6 +82,28 @@ def test_table_that_does_not_fit_is_refused(lake: DeltaTables, log: Log) -> None
         sink.open()
 
 
+@pytest.mark.parametrize("partition_by", [[], ["kind"]])
+def test_rows_are_found_by_keys_of_text(
+    lake: DeltaTables, log: Log, partition_by: list[str]
+) -> None:
+    schema = pa.schema([("name", pa.string()), ("kind", pa.string())])
+    lake.path.mkdir()
+    DeltaTable.create(str(lake.path / "items"), schema, partition_by=partition_by)
+    columns = {"columns": "name string, kind string", "key": ["name"]}
+    config = lake.config(log, format="json", topic=columns)
+    for start in range(0, 30, 10):  # a file for each
+        rows = [{"name": f"n{n:02}", "kind": f"k{n % 2}"} for n in range(start, start + 10)]
+        log.send(*((row["name"].encode(), row) for row in rows))
+        run_once(config)
+    with open_sink(config) as sink:
+        sink.open()
+        found = sink.stored_rows(sink.targets[0], [("n07",), ("n21",), ("n99",)])
+    assert found == {
+        ("n07",): {"name": "n07", "kind": "k1"},
+        ("n21",): {"name": "n21", "kind": "k1"},
+    }
+
+
 def test_position_survives_checkpoints_and_maintenance(lake: DeltaTables, log: Log) -> None:
     config = lake.config(log)
     log.put((1, "one"))
