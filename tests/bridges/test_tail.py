@@ -10,6 +10,7 @@ from millstream.bridges import tail
 from millstream.bridges.tail import Tail, last_headers
 from millstream.errors import MillstreamError
 from millstream.testing.pytest_plugin import SharedBroker
+from tests.peers.transactional import wait_for_markers
 
 
 def test_headers_of_the_last_records(millstream: SharedBroker) -> None:
@@ -32,6 +33,7 @@ def test_end_of_a_transaction_is_no_record(millstream: SharedBroker) -> None:
     producer.begin_transaction()
     producer.produce(topic, b"x", headers=[("n", b"0")], partition=0)
     producer.commit_transaction(60)
+    wait_for_markers(millstream.bootstrap_servers)
     assert last_headers(settings, topic, 0, 1) == []
     assert last_headers(settings, topic, 0, 2) == [{"n": b"0"}]
 

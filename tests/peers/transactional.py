@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from millstream.client.cluster import Cluster
 from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.wire import Wire, batch, produce_fields
 
@@ -213,17 +214,8 @@ class TransactionalProducer:
         answer = self.produce(topic, values, partition=partition)
         assert answer.error_code == NO_ERROR, answer
         assert self.end(committed).error_code == NO_ERROR
-        self.wait_for_markers()
+        wait_for_markers(self.bootstrap)
         return int(answer.base_offset)
-
-    def wait_for_markers(self) -> None:
-        """EndTxn is answered when the decision is durable; consumers see it a little later."""
-
-        def is_prepared() -> bool:
-            (described,) = describe_transactions(self.bootstrap, self.transactional_id)
-            return str(described.transaction_state).startswith("Prepare")
-
-        wait_until(lambda: not is_prepared(), "a marker is missing")
 
     def begin(self, topic: str, *partitions: int) -> None:
         """What must be said before a first record: in protocol 1 its partition, in 2 nothing."""
@@ -261,3 +253,20 @@ def describe_transactions(bootstrap: str, *transactional_ids: str) -> Any:
         wire.start("describe_transactions", 0, transactional_ids=transactional_ids)
         answer = wire.receive_frame()
     return DescribeTransactionsResponse.decode(answer, version=0, header=True).transaction_states
+
+
+def wait_for_markers(bootstrap: str) -> None:
+    """EndTxn is answered when the decision is durable; consumers see it when the markers are."""
+    fields = {
+        "state_filters": ["PrepareCommit", "PrepareAbort"],
+        "producer_id_filters": [],
+        "transactional_id_pattern": None,
+    }
+
+    def is_ending() -> bool:
+        answers = [cluster.connection(it).call("list_transactions", fields) for it in brokers]
+        return any(it.transaction_states for it in answers)
+
+    with Cluster(bootstrap, client_id="test") as cluster:
+        brokers = cluster.broker_ids(seconds_old_max=0.0)
+        wait_until(lambda: not is_ending(), "a transaction does not end")

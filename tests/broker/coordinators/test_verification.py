@@ -60,6 +60,40 @@ def test_batch_that_comes_after_its_marker_is_refused(tmp_path: Path, protocol: 
     run(tmp_path, scenario)
 
 
+def test_batch_that_comes_before_the_marker_of_the_last_transaction_is_sent_again(
+    tmp_path: Path,
+) -> None:
+    """Also if the marker comes before the coordinator's answer does."""
+
+    async def scenario(cluster: Cluster) -> None:
+        writer, partition = await begun(cluster, 2)
+        assert await writer.produce("t", 0, b"a", 2) == 0
+        transactions = cluster.brokers[1].coordinators.transactions
+        write_markers, held = transactions._prepared, list[str]()
+        transactions._prepared = held.append  # type: ignore[method-assign]
+        assert await writer.end(commit=True) == 0
+        remote = cluster.brokers[2].coordinators.verifier._remote
+        ask = remote.ask
+
+        async def slow_ask(*args: Any, **fields: Any) -> Any:
+            answer = await ask(*args, **fields)
+            if held:
+                write_markers(held.pop())
+                while partition.last_stable_offset < 2:
+                    await asyncio.sleep(0.001)
+            return answer
+
+        remote.ask = slow_ask  # type: ignore[method-assign]
+        assert await writer.produce("t", 0, b"b", 2) == ErrorCode.CONCURRENT_TRANSACTIONS
+        transactions._prepared = write_markers  # type: ignore[method-assign]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while await writer.produce("t", 0, b"b", 2) != 0:
+                await asyncio.sleep(0.01)
+        assert await writer.end(commit=True) == 0
+
+    run(tmp_path, scenario)
+
+
 def test_coordinator_that_cannot_be_reached_is_asked_again_later(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         writer, partition = await begun(cluster)

@@ -23,6 +23,7 @@ from millstream.errors import ErrorCode
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.broker.handlers.calls import create_topic, produce
 from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.transactional import wait_for_markers
 from tests.peers.wire import Wire
 from tests.storage.versioned import versioned_batch
 
@@ -157,6 +158,7 @@ def test_transaction_holds_its_keys_until_it_ends(millstream: SharedBroker, topi
             producer.commit_transaction()
         else:
             producer.abort_transaction()
+        wait_for_markers(millstream.bootstrap_servers)
         assert send(other, topic, key, 3 if commit else 1) is None
 
 

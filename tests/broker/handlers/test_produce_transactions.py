@@ -13,10 +13,8 @@ from millstream.testing.pytest_plugin import SharedBroker
 from tests.broker.handlers.transaction_calls import new_producer, new_topic
 from tests.broker.serving import WireClient, serving
 from tests.peers.patience import wait_until
-from tests.peers.transactional import TransactionalProducer, describe_transactions
+from tests.peers.transactional import TransactionalProducer, describe_transactions, wait_for_markers
 from tests.peers.wire import batch
-
-IS_ENDING = ErrorCode.NOT_ENOUGH_REPLICAS  # which makes a client of protocol 1 try again
 
 
 def described(millstream: SharedBroker, producer: TransactionalProducer) -> Any:
@@ -52,10 +50,9 @@ def test_partition_that_was_not_added_is_refused(
         assert producer.produce(topic, [b"a"], version=version).error_code == 0
         assert producer.produce(topic, [b"a"], partition=1, version=version).error_code == code
         producer.end(committed=True)
-        # The transaction is over, once its markers are written; what opened it opens no other.
-        while (answer := producer.produce(topic, [b"b"], version=version)).error_code == IS_ENDING:
-            pass
-        assert answer.error_code == code
+        wait_for_markers(millstream.bootstrap_servers)
+        # The transaction is over; what opened it opens no other.
+        assert producer.produce(topic, [b"b"], version=version).error_code == code
 
 
 @pytest.mark.parametrize("version", [9, 11, 12])

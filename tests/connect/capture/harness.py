@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 import psycopg
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from millstream.client.cluster import Cluster
 from millstream.connect.capture.capture import Capture
 from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.transactional import wait_for_markers
 
 TABLE = "CREATE TABLE {} (id int PRIMARY KEY, version int NOT NULL, note text)"
 ROOT = Path(__file__).resolve().parents[3]
@@ -56,23 +56,6 @@ def wait_until(
         assert time.monotonic() < deadline, f"{what} did not happen"
         assert capture is None or capture.is_alive(), "the capture has ended"  # type: ignore[attr-defined]
         time.sleep(0.01)
-
-
-def wait_for_markers(bootstrap: str) -> None:
-    """The end of a transaction is answered before its markers are written, and readers see it."""
-    fields = {
-        "state_filters": ["PrepareCommit", "PrepareAbort"],
-        "producer_id_filters": [],
-        "transactional_id_pattern": None,
-    }
-
-    def is_ending() -> bool:
-        answers = [cluster.connection(it).call("list_transactions", fields) for it in brokers]
-        return any(it.transaction_states for it in answers)
-
-    with Cluster(bootstrap, client_id="test") as cluster:
-        brokers = cluster.broker_ids(seconds_old_max=0.0)
-        wait_until(lambda: not is_ending(), "the end of a transaction")
 
 
 def read_topic(bootstrap: str, topic: str, partition: int = 0) -> list[Change]:

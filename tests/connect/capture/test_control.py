@@ -8,6 +8,7 @@ from millstream.connect.capture import control
 from millstream.connect.capture.control import read_status, request_snapshot, start_over
 from millstream.connect.capture.settings import CaptureSettings
 from tests.connect.capture.harness import TABLE, Setup, wait_until
+from tests.peers.transactional import wait_for_markers
 
 
 def settings_of(setup: Setup, **changes: object) -> CaptureSettings:
@@ -22,6 +23,7 @@ def test_status_follows_a_capture(setup: Setup) -> None:
     setup.execute("INSERT INTO orders SELECT g, 0 FROM generate_series(1, 7) g")
     with setup.running() as capture:
         setup.caught_up(capture)
+        wait_for_markers(setup.bootstrap)
         running = read_status(settings)
         assert running.is_running
         assert (running.phase, running.wal_status) == ("streaming", "reserved")
@@ -82,6 +84,7 @@ def test_new_start_replaces_a_lost_slot(setup: Setup) -> None:
     setup.execute("DELETE FROM orders WHERE id = 1")
     assert "--new-slot" in setup.failure()
     start_over(settings_of(setup))
+    wait_for_markers(setup.bootstrap)
     assert read_status(settings_of(setup)).phase == "creating"
     with setup.running() as capture:
         setup.execute("INSERT INTO orders VALUES (3, 0)")

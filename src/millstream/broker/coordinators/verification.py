@@ -116,9 +116,10 @@ class TransactionVerifier:
                 if verdict.is_valid:
                     break
                 # The coordinator adds partitions after the marker of the previous transaction,
-                # which has the same epoch: it was probably that one.
+                # which has the same epoch: it was probably that one. What it refused to add while
+                # that transaction ended stays refused so: the client tries again.
                 verdict.guard(partitions, request.producer.id)
-                verdict.errors |= await self._ask(request, adds=False)
+                verdict.errors = await self._ask(request, adds=False) | verdict.errors
         except ApiError as error:
             code = error.code
             if code in _UNREACHABLE:
