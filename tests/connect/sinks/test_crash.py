@@ -17,7 +17,7 @@ from tests.connect.sinks.conftest import KINDS, DeltaTables, Derived, Log, delet
 STEPS_MAX = 400
 CHANGES_MAX = 50  # a run of Delta changes more files the more runs were killed before it
 # A run has many statements, some requests, and few fetches and writes: so often it is killed.
-STRIDES = {"delta": 1, "parquet": 1, "opensearch": 3}
+STRIDES = {"delta": 1, "parquet": 1, "opensearch": 3, "redis": 3}
 # One kind runs always: the steps of the runner are the same for all.
 WITH_SLOW = [it if it == "sqlite" else pytest.param(it, marks=pytest.mark.slow) for it in KINDS]
 
