@@ -91,8 +91,10 @@ def rows_of_cache(cache: RedisServer, tables: Sequence[str]) -> Rows:
     with redis.Redis(port=cache.port, decode_responses=True) as client:
         for table in tables:
             for key in client.keys(f"{table}:*"):
-                row = json.loads(client.get(key))
-                rows[table, row["id"]] = (row["version"], row["note"])
+                stored = client.get(key)
+                if stored is not None:  # else it was deleted meanwhile
+                    row = json.loads(stored)
+                    rows[table, row["id"]] = (row["version"], row["note"])
     return rows
 
 
