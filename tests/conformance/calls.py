@@ -456,6 +456,7 @@ _fixed(
     validate_only=True,
     feature_updates=[{"feature": "no.such.feature", "max_version_level": 1, "upgrade_type": 1}],
 )
+_fixed("unregister_broker", 0, broker_id=999_999)
 _fixed("describe_cluster", 0)
 _fixed("describe_cluster", 0, "operations", include_cluster_authorized_operations=True)
 _fixed(

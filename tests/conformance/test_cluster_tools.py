@@ -308,6 +308,18 @@ def test_leader_election_command_elects_unclean_leaders(
     assert (b"first" in content, b"second" in content, b"third" in content) == (True, False, True)
 
 
+def test_cluster_tool_unregisters_a_broker_that_is_down(
+    cluster: Cluster, tools: ToolRunner, topic: str
+) -> None:
+    create_topic(cluster, topic, EVERYWHERE, min_insync_replicas=2)
+    arguments = ("--bootstrap-server", cluster.bootstrap, "--id", 3)
+    with down(cluster, topic, 3):
+        said = tools.check("ClusterTool", "unregister", *arguments).stdout
+        assert "Broker 3 is no longer registered." in said
+        assert produce(cluster, topic, [b"without it"]) == [None]
+    assert in_sync(cluster, topic) == [{1, 2, 3}] * 3
+
+
 class Reassignment:
     """ReassignPartitionsCommand for one topic."""
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -19,6 +22,7 @@ from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.servers import Server, start_millstream
 from tests.peers.zookeeper import running_ensemble, running_zookeeper
 
+MILLSTREAM = Path(sys.executable).with_name("millstream")
 SESSION_MS = 20_000  # a busy machine stalls
 SHORT_SESSION_MS = 3_000  # for brokers whose session has to end
 
@@ -28,7 +32,7 @@ class Brokers:
 
     def __init__(self, hosts: str, directory: Path, session_ms: int = SESSION_MS) -> None:
         self._hosts = hosts
-        self._directory = directory
+        self.directory = directory
         self._session_ms = session_ms
         self.running: dict[int, Server] = {}
 
@@ -47,12 +51,12 @@ class Brokers:
             "node.id": str(node_id),
         }
         port = None if former is None else former.port
-        data = self._directory / f"broker-{node_id}"
+        data = self.directory / f"broker-{node_id}"
         self.running[node_id] = start_millstream(data, settings, port=port)
         return self.running[node_id]
 
     def log(self, node_id: int) -> str:
-        return (self._directory / f"broker-{node_id}.log").read_text()
+        return (self.directory / f"broker-{node_id}.log").read_text()
 
     def members(self, asked: int) -> set[int]:
         """As one of the brokers tells clients."""
@@ -110,6 +114,13 @@ def produce(brokers: Brokers, asked: int, partition: int) -> None:
     assert errors == [None]
 
 
+def unregister(brokers: Brokers, asked: int, gone: int) -> str:
+    """What the command says."""
+    command = ["cluster", "-b", brokers.running[asked].bootstrap, "unregister", str(gone)]
+    done = subprocess.run([MILLSTREAM, *command], capture_output=True, text=True, check=False)
+    return " ".join((done.stdout + done.stderr).split())
+
+
 def test_paused_broker_is_fenced_and_comes_back(brokers: Brokers) -> None:
     brokers.start(1)
     two = brokers.start(2, SHORT_SESSION_MS)
@@ -123,6 +134,27 @@ def test_paused_broker_is_fenced_and_comes_back(brokers: Brokers) -> None:
     assert "registering it again" in brokers.log(2)
     wait_until(lambda: brokers.members(2) == {1, 2})
     produce(brokers, 1, 0)
+
+
+def test_broker_that_is_gone_for_good_is_unregistered_and_may_be_replaced(
+    brokers: Brokers,
+) -> None:
+    for node_id in (1, 2, 3):
+        brokers.start(node_id, SHORT_SESSION_MS)
+    wait_until(lambda: brokers.members(1) == {1, 2, 3})
+    create_topic(brokers, 1, [[3, 1], [1, 2]])
+    produce(brokers, 1, 0)
+    assert "Broker 3 is running: stop it first" in unregister(brokers, 1, 3)
+    brokers.running[3].kill()
+    wait_until(lambda: brokers.members(1) == {1, 2})
+    said = unregister(brokers, 1, 3)
+    assert "unregistered broker 3" in said
+    assert "1 partitions still have a replica there" in said
+    produce(brokers, 1, 0)
+    assert "Broker ID 3 is not currently registered" in unregister(brokers, 1, 3)
+    shutil.rmtree(brokers.directory / "broker-3")  # another machine takes its place
+    brokers.start(3, SHORT_SESSION_MS)
+    wait_until(lambda: brokers.in_sync(1, "t")[0] == {1, 3})
 
 
 def test_killed_broker_is_back_at_once_when_it_is_restarted(brokers: Brokers) -> None:

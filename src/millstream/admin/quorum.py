@@ -1,6 +1,6 @@
 """Where a cluster keeps its metadata, as far as its protocol tells: the controller, brokers that
 can become it, those that follow, the brokers that are registered but not live, and the levels of
-its features."""
+its features. A broker that is gone for good is unregistered here."""
 
 from __future__ import annotations
 
@@ -70,6 +70,14 @@ def quorum(cluster: Cluster) -> Quorum:
     return Quorum(
         int(it.leader_id), int(it.leader_epoch), int(it.high_watermark), followers, fenced, features
     )
+
+
+def unregister_broker(cluster: Cluster, broker_id: int) -> None:
+    """Have the cluster forget a broker that is gone for good. Raises `ApiError`."""
+    fields = {"broker_id": broker_id}
+    answer = cluster.retrying(lambda: cluster.any_connection().call("unregister_broker", fields))
+    code = answer.error_code
+    check(code, answer.error_message or code.description, "unregister_broker")
 
 
 def _follower(it: Any, end: int, *, is_voter: bool) -> Follower:

@@ -1,4 +1,8 @@
-"""`millstream cluster`: the brokers of a cluster, and the partitions that need attention."""
+"""`millstream cluster`: the brokers of a cluster, and the partitions that need attention.
+
+cluster               show them
+cluster unregister    forget a broker that is gone for good
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,20 @@ from millstream.admin.cluster_state import (
     PartitionState,
     cluster_state,
 )
+from millstream.admin.quorum import unregister_broker
 from millstream.admin.replica_lag import ReplicaLag, replica_lags
 from millstream.cli.cluster import Cluster
 from millstream.cli.failures import CommandFailed
-from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
+from millstream.cli.options import (
+    BOOTSTRAP_DEFAULT,
+    AsJson,
+    BootstrapServer,
+    ClientConfig,
+    hand_down,
+)
 from millstream.cli.output import console, note, print_json, print_rows
 
-app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+app = typer.Typer(rich_markup_mode="rich", add_completion=False, invoke_without_command=True)
 
 BROKER_COLUMNS = {
     "id": "BROKER",
@@ -54,8 +65,9 @@ LAG_COLUMNS = {
 LAGS_SHOWN_MAX = 20
 
 
-@app.command()
+@app.callback()
 def cluster(
+    context: typer.Context,
     check: Annotated[
         bool, typer.Option("--check", help="Exit with 1 if a partition is not fully replicated.")
     ] = False,
@@ -75,6 +87,9 @@ def cluster(
       millstream cluster
       millstream cluster --check --json
     """
+    if context.invoked_subcommand is not None:
+        hand_down(context, bootstrap_server, client_config)
+        return
     connected = Cluster.connect(bootstrap_server, client_config)
     with connected.protocol as protocol:
         state = cluster_state(protocol)
@@ -88,6 +103,39 @@ def cluster(
         raise CommandFailed(
             f"{summary['offline']} partitions are offline, {summary['under_replicated']} "
             "under-replicated"
+        )
+
+
+@app.command()
+def unregister(
+    broker: Annotated[int, typer.Argument(metavar="BROKER", help="Its node.id.")],
+    bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
+    client_config: ClientConfig = None,
+) -> None:
+    """Forget a broker that is gone for good.
+
+    A broker that is stopped stays registered, and the levels of features rise only if it supports
+    them, too: it may come back. Move its replicas to other brokers first, with `topic reassign`.
+    One that is started again registers again.
+
+    [bold]Examples[/bold]
+
+    \b
+      millstream cluster unregister 3
+    """
+    connected = Cluster.connect(bootstrap_server, client_config)
+    with connected.protocol as protocol:
+        unregister_broker(protocol, broker)
+        left = sum(
+            broker in partition.replicas
+            for topic in cluster_state(protocol).topics.values()
+            for partition in topic.partitions
+        )
+    console().print(f"unregistered broker {broker}", markup=False)
+    if left:
+        note(
+            f"{left} partitions still have a replica there: move it with `millstream topic "
+            "reassign TOPIC --brokers ...`"
         )
 
 

@@ -20,7 +20,13 @@ from millstream.admin.letters import dead_letter_topics
 from millstream.admin.offsets import known_topics
 from millstream.cli.cluster import Cluster
 from millstream.cli.failures import CommandFailed, usage_error
-from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
+from millstream.cli.options import (
+    BOOTSTRAP_DEFAULT,
+    AsJson,
+    BootstrapServer,
+    ClientConfig,
+    hand_down,
+)
 from millstream.cli.output import console, error_console, note, print_json, print_rows, warn
 from millstream.excision.derived import Places, plan_derived, read_places
 from millstream.excision.documents import (
@@ -139,6 +145,7 @@ def excise(
       millstream excise verify receipt-1.json --key alice
     """
     if context.invoked_subcommand is not None:
+        hand_down(context, bootstrap_server, client_config)
         return
     selector = selector_of(key, key_hex, where)
     if not topic or selector is None:

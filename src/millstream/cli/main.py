@@ -7,10 +7,7 @@ line of each group's help; a test compares the two.
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
@@ -18,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from millstream.cli.failures import exit_on_failure
-from millstream.cli.options import BOOTSTRAP_VARIABLE, CLIENT_CONFIG_VARIABLE
+from millstream.cli.options import BOOTSTRAP_VARIABLE, CLIENT_CONFIG_VARIABLE, hand_down
 from millstream.cli.rights import with_rights
 
 
@@ -186,24 +183,7 @@ def root(
     Start a broker with [bold]millstream serve[/bold]; the other commands reach it, or any Kafka
     cluster, through --bootstrap-server.
     """
-    # The option of each command falls back to the environment, so this is all that "global" takes.
-    given = {BOOTSTRAP_VARIABLE: bootstrap_server, CLIENT_CONFIG_VARIABLE: client_config}
-    ctx.with_resource(variables({name: it for name, it in given.items() if it is not None}))
-
-
-@contextmanager
-def variables(values: dict[str, str]) -> Iterator[None]:
-    """Set environment variables, and restore them: commands may run in another process's Python."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    hand_down(ctx, bootstrap_server, client_config)
 
 
 def main(arguments: list[str] | None = None) -> None:

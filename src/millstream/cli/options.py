@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -53,3 +56,27 @@ def parse_assignments(assignments: list[str], option: str) -> dict[str, str]:
             raise usage_error(f"{option} {assignment!r}: write it as name=value")
         parsed[name.strip()] = value
     return parsed
+
+
+def hand_down(
+    context: typer.Context, bootstrap_server: str | None, client_config: Path | str | None
+) -> None:
+    """Make what was given before a command count for it: the options of each command fall back to
+    the environment."""
+    given = {BOOTSTRAP_VARIABLE: bootstrap_server, CLIENT_CONFIG_VARIABLE: client_config}
+    context.with_resource(_variables({name: str(it) for name, it in given.items() if it}))
+
+
+@contextmanager
+def _variables(values: dict[str, str]) -> Iterator[None]:
+    """Set environment variables, and restore them: commands may run in another process's Python."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -47,6 +47,7 @@ _NEEDED = {
     "alter_replica_log_dirs": {CLUSTER: "Alter"},
     "list_partition_reassignments": {CLUSTER: "Describe"},
     "elect_leaders": {CLUSTER: "Alter"},
+    "unregister_broker": {CLUSTER: "Alter"},
     "describe_user_scram_credentials": {CLUSTER: "Describe"},
     "alter_user_scram_credentials": {CLUSTER: "Alter"},
     "describe_acls": {CLUSTER: "Describe"},

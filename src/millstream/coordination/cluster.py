@@ -206,9 +206,9 @@ class ClusterImage:
         return others + self.partition_count + settings + len(self.acls) + len(self.scram)
 
     @property
-    def live_features(self) -> list[tuple[int, tuple[BrokerFeature, ...]]]:
-        """The brokers that are not fenced, and what they support."""
-        return [(it.id, it.features) for it in self.brokers.values() if not it.fenced]
+    def broker_features(self) -> list[tuple[int, tuple[BrokerFeature, ...]]]:
+        """What each broker supports, also one that is down: it may come back as it was."""
+        return [(it.id, it.features) for it in self.brokers.values()]
 
     def changed_topics(self, previous: ClusterImage) -> TopicChanges:
         """Topics that differ from an earlier image; a recreated topic is both removed and added."""

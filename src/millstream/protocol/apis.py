@@ -81,6 +81,7 @@ _APIS = (
     Api(57, "update_features", 0, 2, first_flexible=0),
     Api(60, "describe_cluster", 0, 2, first_flexible=0),
     Api(61, "describe_producers", 0, 0, first_flexible=0),
+    Api(64, "unregister_broker", 0, 0, first_flexible=0),
     Api(65, "describe_transactions", 0, 0, first_flexible=0),
     Api(66, "list_transactions", 0, 2, first_flexible=0),
     Api(68, "consumer_group_heartbeat", 0, 1, first_flexible=0),

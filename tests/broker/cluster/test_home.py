@@ -14,6 +14,10 @@ from millstream.broker.cluster import home as home_module
 from millstream.broker.cluster.home import Fenced, ZooKeeperMetadata
 from millstream.broker.cluster.nodes import HEAD, LOG, NONCE_BYTES, SNAPSHOTS, Head, entry_path
 from millstream.broker.cluster.session import Check, Create, SetData
+from millstream.broker.metadata.actions import LoggedActions
+from millstream.broker.metadata.configs import ConfigManager
+from millstream.broker.metadata.topics import TopicManager
+from millstream.config.broker import BrokerConfig
 from millstream.coordination.cluster import ClusterImage, ResourceType
 from millstream.coordination.cluster_features import INITIAL_FEATURES
 from millstream.coordination.cluster_records import (
@@ -132,6 +136,34 @@ def test_level_rises_when_the_last_broker_is_registered_after_its_upgrade(
         await one.die()
         async with cluster.broker(1, directory=one.directory) as upgraded:
             assert upgraded.home.image.features["share.version"] == 1
+
+    asyncio.run(scenario())
+
+
+async def unregister(home: ZooKeeperMetadata, broker_id: int) -> None:
+    configs = ConfigManager(home, BrokerConfig())
+    await LoggedActions(home, configs, TopicManager(home, configs)).unregister_broker(broker_id)
+
+
+def test_level_rises_when_the_last_older_broker_is_unregistered(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not before: it may come back as it was."""
+
+    async def scenario() -> None:
+        with monkeypatch.context() as before:
+            before.delitem(INITIAL_FEATURES, "share.version")
+            older = await cluster.start_broker(2, is_registered=False)
+            newer = older.registration()
+            features = tuple(it for it in newer.features if it.name != "share.version")
+            await older.home.register(newer._replace(features=features))
+        await older.stop()
+        async with cluster.broker(1) as one:
+            assert one.is_fenced(2)
+            assert "share.version" not in one.home.image.features
+            await unregister(one.home, 2)
+            assert one.home.image.features["share.version"] == 1
+            assert set(one.home.image.brokers) == {1}
 
     asyncio.run(scenario())
 

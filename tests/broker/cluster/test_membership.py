@@ -11,7 +11,12 @@ import pytest
 from millstream.broker.cluster import membership as membership_module
 from millstream.broker.cluster.membership import IDS, incarnation_of, node_content, read_node
 from millstream.broker.cluster.session import SessionEvent
-from millstream.coordination.cluster_records import BrokerEndpoint, RegisterBrokerRecord
+from millstream.coordination.cluster import ClusterImage
+from millstream.coordination.cluster_records import (
+    BrokerEndpoint,
+    RegisterBrokerRecord,
+    UnregisterBrokerRecord,
+)
 from millstream.errors import MillstreamError
 from tests.broker.cluster.clusters import SHORT_SESSION_MS, Cluster, eventually, expire
 from tests.peers.cutting_proxy import CuttingProxy
@@ -72,6 +77,30 @@ def test_broker_whose_node_is_deleted_registers_again(cluster: Cluster) -> None:
             await one.session.delete(f"{IDS}/1")
             await eventually(lambda: one.home.image.brokers[1].epoch > before.epoch)
             await eventually(lambda: not one.is_fenced(1) and one.home.is_live)
+
+    asyncio.run(scenario())
+
+
+def test_broker_that_is_unregistered_while_it_starts_registers_again(cluster: Cluster) -> None:
+    async def scenario() -> None:
+        async with cluster.broker(1) as one:
+            two = await cluster.start_broker(2, is_registered=False)
+            unregistered: list[int] = []
+
+            def unregister_at_once(before: ClusterImage, now: ClusterImage) -> None:
+                if 2 in now.brokers and now.brokers[2].fenced and not unregistered:
+                    unregistered.append(now.brokers[2].epoch)
+                    forget = UnregisterBrokerRecord(2, now.brokers[2].epoch)
+                    tasks.append(asyncio.ensure_future(two.home.change(lambda image: [forget])))
+
+            tasks: list[asyncio.Future[ClusterImage]] = []
+            two.home.subscribe(unregister_at_once)
+            await two.home.register(two.registration())
+            await asyncio.gather(*tasks)
+            await eventually(lambda: 2 in one.home.image.brokers and not one.is_fenced(2))
+            assert one.home.image.brokers[2].epoch > unregistered[0]
+            assert two.home.is_live
+            await two.stop()
 
     asyncio.run(scenario())
 

@@ -24,6 +24,7 @@ from millstream.coordination.replication.controller import (
     reconcile,
     register,
     shut_down,
+    unregister,
     withdraw,
 )
 from millstream.coordination.replication.leader import IsrChange
@@ -123,6 +124,25 @@ def test_shutdown_moves_leaders_and_may_end_when_nothing_is_led() -> None:
     assert reconcile(after, sessions(1, 2, 3)) == []
     assert shut_down(after, 1, 10) == []
     assert shut_down(before, 1, 9) == [], "of an earlier incarnation"
+
+
+def test_broker_that_is_down_is_unregistered_unless_only_it_has_all_records() -> None:
+    before = image(3, partition(1, 2), partition(3, index=1))
+    for broker_id, code in (
+        (1, ErrorCode.INVALID_REQUEST),
+        (9, ErrorCode.BROKER_ID_NOT_REGISTERED),
+    ):
+        with pytest.raises(ApiError) as refused:
+            unregister(before, broker_id)
+        assert refused.value.code is code
+    down = applied(before, reconcile(before, sessions(2)))
+    with pytest.raises(ApiError, match="only one that has all records of t-1"):
+        unregister(down, 3)
+    after = applied(down, unregister(down, 1))
+    assert set(after.brokers) == {2, 3}
+    assert after.topics == down.topics
+    returned = applied(after, register(after, registration(1), has_kept_records=True))
+    assert returned.topics["t"].partitions[0].isr == (2,)
 
 
 def test_broker_that_cannot_write_leaves_in_sync_sets_to_others() -> None:

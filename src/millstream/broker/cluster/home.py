@@ -175,7 +175,7 @@ class ZooKeeperMetadata:
         await self._finalize_features()
 
     async def _finalize_features(self) -> None:
-        await self.change(lambda image: missing_features(image.features, image.live_features))
+        await self.change(lambda image: missing_features(image.features, image.broker_features))
 
     async def _create_nodes(self) -> None:
         for path in (LOG, SNAPSHOTS):

@@ -215,6 +215,8 @@ class Membership:
     def _on_image(self, before: ClusterImage, now: ClusterImage) -> None:
         if before.brokers is not now.brokers:
             self._image_changed.set()
+            if self._node_id not in now.brokers:  # unregistered while it was starting
+                self._changed.set()
 
     # Staying enrolled
 
@@ -245,7 +247,8 @@ class Membership:
         assert registered is not None
         node = await self._session.find(self._path, self._changed.set)
         is_own = node is not None and node.ephemeral_owner == self._session.id
-        if is_own and self._enrolled_session == self._session.id:
+        is_registered = self._node_id in self._log.image.brokers
+        if is_own and is_registered and self._enrolled_session == self._session.id:
             return
         self._enrolled_session = 0
         if not is_own:

@@ -16,7 +16,7 @@ from millstream.broker.metadata.outcomes import failures, settled
 from millstream.broker.metadata.store import MetadataLog
 from millstream.broker.metadata.topics import MorePartitions, NewTopic, TopicManager
 from millstream.coordination.cluster import ClusterImage, PartitionImage, Resource, TopicImage
-from millstream.coordination.cluster_features import FeatureUpdate, decide_updates
+from millstream.coordination.cluster_features import FeatureUpdate, decide_updates, missing_features
 from millstream.coordination.cluster_records import (
     MetadataRecord,
     ProducerIdsRecord,
@@ -131,6 +131,10 @@ class ClusterActions(Protocol):
         their in-sync sets. Returns when it is committed."""
         ...
 
+    async def unregister_broker(self, broker_id: int) -> None:
+        """Forget a broker that does not run. Raises `ApiError`."""
+        ...
+
     async def shut_down(self) -> None:
         """Hand over the leadership of all partitions that have another in-sync replica. Returns
         when it is committed."""
@@ -158,7 +162,7 @@ class LoggedActions:
                 image.features,
                 updates,
                 controller_id=self._broker_id,
-                brokers=image.live_features,
+                brokers=image.broker_features,
             )
             return () if validate_only else records
 
@@ -301,6 +305,20 @@ class LoggedActions:
 
         if self._log.has_controller:
             await self._log.change(decide)
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        def decide(image: ClusterImage) -> list[MetadataRecord]:
+            records = controller.unregister(image, broker_id)
+            if not self._log.has_controller:
+                raise ApiError(
+                    ErrorCode.INVALID_REQUEST,
+                    "Workers are registered by `serve --workers`, which restarts those that end.",
+                )
+            return records
+
+        await self._log.change(decide)
+        # What only that broker did not support becomes active.
+        await self._log.change(lambda it: missing_features(it.features, it.broker_features))
 
     async def shut_down(self) -> None:
         def decide(image: ClusterImage) -> list[MetadataRecord]:

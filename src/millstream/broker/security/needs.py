@@ -131,6 +131,7 @@ NEEDS: Mapping[str, Needs] = {
     "offset_delete": (_group(Operation.DELETE), _topic(Operation.READ)),
     "describe_quorum": _DESCRIBE_CLUSTER,
     "update_features": _ALTER_CLUSTER,
+    "unregister_broker": _ALTER_CLUSTER,
     "describe_cluster": NOTHING,
     "describe_producers": (_topic(Operation.READ),),
     "describe_transactions": (

@@ -7,6 +7,7 @@ continues where the former one stopped.
     reconcile(image, live, ...)     fence and unfence brokers, elect leaders, complete reassignments
     register(image, broker, ...)    a broker has started, as a new incarnation
     shut_down(image, broker_id)     a broker wants to stop: its partitions move to others
+    unregister(image, broker_id)    a broker is gone for good
     withdraw(image, ...)            a broker cannot write some partitions: they move to others
     alter_partitions(image, ...)    in-sync sets that leaders propose
     elect(image, ...)               elections that a user asks for
@@ -36,6 +37,7 @@ from millstream.coordination.cluster_records import (
     MetadataRecord,
     PartitionChangeRecord,
     RegisterBrokerRecord,
+    UnregisterBrokerRecord,
 )
 from millstream.coordination.replication.elections import PartitionState, decide, record_for
 from millstream.coordination.replication.leader import IsrChange
@@ -102,6 +104,31 @@ def shut_down(image: ClusterImage, broker_id: int, broker_epoch: int) -> list[Me
     record = BrokerRegistrationChangeRecord(broker_id, broker_epoch, in_controlled_shutdown=1)
     active = active_brokers(image).keys() - {broker_id}
     return [record, *_partition_changes(image, active, no_topic)]
+
+
+def unregister(image: ClusterImage, broker_id: int) -> list[MetadataRecord]:
+    """A broker is gone for good. Its replicas stay assigned to it until they are reassigned.
+
+    Refused while it runs, and while only it has all records of a partition: once forgotten, it
+    could return with an empty disk and lead that partition.
+    """
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise ApiError(
+            ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not currently registered"
+        )
+    if not broker.fenced:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Broker {broker_id} is running: stop it first.")
+    for topic in image.topics.values():
+        for index, partition in enumerate(topic.partitions):
+            if partition.isr == (broker_id,):
+                raise ApiError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"Broker {broker_id} is the only one that has all records of "
+                    f"{topic.name}-{index}: start it, delete the topic, or elect another leader, "
+                    "which loses records.",
+                )
+    return [UnregisterBrokerRecord(broker_id, broker.epoch)]
 
 
 def withdraw(
