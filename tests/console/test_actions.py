@@ -17,6 +17,7 @@ from millstream.console.actions import (
     Refused,
     check_token,
     check_typed,
+    command_of,
     read_form,
 )
 
@@ -84,6 +85,14 @@ def test_fields_are_checked() -> None:
         form.integer("x", "Number")
     with pytest.raises(Refused, match="Name is missing"):
         form.need("none", "Name")
+
+
+def test_names_that_look_like_options_stand_at_the_end() -> None:
+    assert (
+        command_of("topic", "delete", "orders", "--yes") == "millstream topic delete orders --yes"
+    )
+    given = ("consume", "-orders", "--group", "-g", "--keys")
+    assert command_of(*given) == "millstream consume --group -g --keys -- -orders"
 
 
 def test_results_are_kept_for_a_while() -> None:

@@ -166,8 +166,13 @@ def command(request: Request, *arguments: str) -> str:
 
 
 def command_of(*arguments: str) -> str:
-    """A command line that needs no cluster."""
-    return shlex.join(["millstream", *arguments])
+    """A command line that needs no cluster. Names that look like options stand behind `--`."""
+    others, names = ["millstream"], list[str]()
+    for it in arguments:
+        is_value = others[-1].startswith("--")  # of the option before it
+        looks_like_option = it.startswith("-") and not it.startswith("--")
+        (names if looks_like_option and not is_value else others).append(it)
+    return shlex.join([*others, *(["--", *names] if names else [])])
 
 
 async def act(

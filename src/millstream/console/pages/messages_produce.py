@@ -174,7 +174,8 @@ def _command_for_one(request: Request, topic: str, form: Form, record: Outgoing)
     if record.value is None:
         return command(request, "produce", topic, *options, "--tombstone")
     text = form.text("value").replace("\r\n", "\n")
-    last = ["--", text] if text.startswith("-") else [text]
+    needs_end = text.startswith("-") and not topic.startswith("-")  # else it ends behind `--`
+    last = ["--", text] if needs_end else [text]
     return f"{command(request, 'produce', topic, *options)} {shlex.join(last)}"
 
 
