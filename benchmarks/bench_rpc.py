@@ -1,7 +1,9 @@
 """Latency of calls over topics (`millstream.rpc`), on Millstream and on Apache Kafka, beside NATS.
 
 One caller and one server in this process, one call at a time, 128 bytes each way: with replies in
-transactions, which the group remembers, and with `remember_seconds=0`. NATS, which keeps nothing on
+transactions, which the group remembers, and with `remember_seconds=0`. Millstream flushes each step
+before it is answered, and Apache Kafka none of them; Millstream without flushes shows what of the
+difference is the disk's. NATS, which keeps nothing on
 disk, is what a request without a log costs: a responder and a requester with plain sockets, if
 `nats-server` is installed. Its latency is the floor, not a goal.
 """
@@ -17,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from benchmarks.measurement import Measurement, percentile
-from benchmarks.targets import Scale, Target, create_topic
+from benchmarks.targets import MillstreamTarget, Scale, Target, create_topic, running
 from millstream.rpc import CallTimeout, Client, Request, Server
 
 CALLS = 2000
@@ -34,6 +36,8 @@ def run(targets: Sequence[Target], scale: Scale) -> Iterator[Measurement]:
     found: list[Measurement] = []
     with ExitStack() as stack:
         brokers = [it for it in targets if it.name != "null"]
+        if any(isinstance(it, MillstreamTarget) for it in brokers):
+            brokers.append(stack.enter_context(running(UnflushedMillstream())))
         nats = {}
         if shutil.which("nats-server"):
             nats[NATS] = stack.enter_context(over_nats())
@@ -46,6 +50,13 @@ def run(targets: Sequence[Target], scale: Scale) -> Iterator[Measurement]:
             }
             measure(contenders | nats, half, most, count, scale.rounds)
     yield from found
+
+
+class UnflushedMillstream(MillstreamTarget):
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = "not flushed"
+        self.settings = {"millstream.acks.all.flush": "false"}
 
 
 def measure(
