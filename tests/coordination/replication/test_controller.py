@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import uuid
 
@@ -143,6 +144,19 @@ def test_broker_that_is_down_is_unregistered_unless_only_it_has_all_records() ->
     assert after.topics == down.topics
     returned = applied(after, register(after, registration(1), has_kept_records=True))
     assert returned.topics["t"].partitions[0].isr == (2,)
+
+
+def test_brokers_that_are_unregistered_while_all_are_down_leave_the_in_sync_sets() -> None:
+    before = image(3, partition(1, 2, 3))
+    down = applied(before, reconcile(before, sessions()))
+    assert only(down).isr == (1, 2, 3)
+    for broker_id, isr in ((2, (1, 3)), (1, (3,))):
+        down = applied(down, unregister(down, broker_id))
+        assert only(down).isr == isr
+    with pytest.raises(ApiError, match="only one that has all records"):
+        unregister(down, 3)
+    back = applied(down, register(down, registration(2, 2), has_kept_records=True))
+    assert only(back).isr == (3,)
 
 
 def test_broker_that_cannot_write_leaves_in_sync_sets_to_others() -> None:
@@ -291,14 +305,17 @@ def test_reconciling_any_history_leaves_nothing_to_do_and_keeps_the_rules(seed: 
     live = sessions(1, 2, 3, 4)
     for _ in range(20):
         broker_id = drawn.randint(1, 4)
-        match drawn.choice(["lost", "restart", "shutdown"]):
+        match drawn.choice(["lost", "restart", "shutdown", "unregister"]):
             case "lost":
                 live.pop(broker_id, None)
             case "restart":
                 numbers[broker_id] += 1
                 live[broker_id] = incarnation(broker_id, numbers[broker_id])
                 now = applied(now, register(now, registration(broker_id, numbers[broker_id])))
-            case "shutdown":
+            case "unregister":
+                with contextlib.suppress(ApiError):
+                    now = applied(now, unregister(now, broker_id))
+            case "shutdown" if broker_id in now.brokers:
                 epoch = now.brokers[broker_id].epoch
                 now = applied(now, shut_down(now, broker_id, epoch))
                 assert may_stop(now, broker_id)

@@ -58,7 +58,7 @@ def test_million_events_keep_the_invariants() -> None:
         total.update(_numbers(outcome))
     print(f"{seed - 10_000} histories: {dict(total)}, faults: {dict(faults)}")
     assert min(faults.values()) > 5
-    assert len(faults) == 15
+    assert len(faults) == 16
     assert total["truncation_count"] > 100
     assert total["wipe_count"] > 0
 

@@ -85,12 +85,13 @@ def register(
 
     `has_kept_records`: whether it has all records that its former incarnation has reported to
     leaders. It has if they were flushed before (`millstream.acks.all.flush`), or if it was stopped
-    cleanly. Other log directories than before (`log_dirs`) make this false.
+    cleanly. Other log directories than before (`log_dirs`) make this false, and so does a former
+    incarnation that is unknown.
     """
     broker_id = registration.broker_id
     record = registration._replace(fenced=True, in_controlled_shutdown=False)
     former = image.brokers.get(broker_id)
-    has_kept_records &= former is None or former.directories == registration.log_dirs
+    has_kept_records &= former is not None and former.directories == registration.log_dirs
     active = active_brokers(image).keys() - {broker_id}
     keeps = frozenset({broker_id} if has_kept_records else ())
     return [record, *_partition_changes(image, active, is_unclean_allowed, keeps)]
@@ -107,10 +108,10 @@ def shut_down(image: ClusterImage, broker_id: int, broker_epoch: int) -> list[Me
 
 
 def unregister(image: ClusterImage, broker_id: int) -> list[MetadataRecord]:
-    """A broker is gone for good. Its replicas stay assigned to it until they are reassigned.
+    """A broker is gone for good: it leaves all in-sync sets. Its replicas stay assigned to it until
+    they are reassigned.
 
-    Refused while it runs, and while only it has all records of a partition: once forgotten, it
-    could return with an empty disk and lead that partition.
+    Refused while it runs, and while only it has all records of a partition.
     """
     broker = image.brokers.get(broker_id)
     if broker is None:
@@ -119,6 +120,7 @@ def unregister(image: ClusterImage, broker_id: int) -> list[MetadataRecord]:
         )
     if not broker.fenced:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Broker {broker_id} is running: stop it first.")
+    records: list[MetadataRecord] = [UnregisterBrokerRecord(broker_id, broker.epoch)]
     for topic in image.topics.values():
         for index, partition in enumerate(topic.partitions):
             if partition.isr == (broker_id,):
@@ -128,7 +130,10 @@ def unregister(image: ClusterImage, broker_id: int) -> list[MetadataRecord]:
                     f"{topic.name}-{index}: start it, delete the topic, or elect another leader, "
                     "which loses records.",
                 )
-    return [UnregisterBrokerRecord(broker_id, broker.epoch)]
+            if broker_id in partition.isr:  # no other member is active either
+                isr = tuple(member for member in partition.isr if member != broker_id)
+                records.append(PartitionChangeRecord(index, topic.id, isr=isr))
+    return records
 
 
 def withdraw(

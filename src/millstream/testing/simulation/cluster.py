@@ -17,7 +17,7 @@ from millstream.coordination.replication import controller, placement
 from millstream.coordination.replication.follower import FollowerReplica
 from millstream.coordination.replication.leader import LeaderReplica
 from millstream.coordination.replication.reassignment import Target, is_reassigning, reassign
-from millstream.errors import ErrorCode
+from millstream.errors import ApiError, ErrorCode
 from millstream.testing.simulation.hosts import Disk, new_uuid
 from millstream.testing.simulation.invariants import Invariants, Key
 from millstream.testing.simulation.member import Member
@@ -125,6 +125,17 @@ class Cluster:
         if topic is not None and not is_reassigning(topic.partitions[index]):
             replicas = tuple(self.world.random.sample(self.hosts, 3))
             self.change(lambda image: reassign(image, [Target(name, index, replicas)])[0])
+
+    def unregister(self, host: int) -> None:
+        """Forget a broker, if it may be forgotten."""
+
+        def decide(image: ClusterImage) -> list[MetadataRecord]:
+            try:
+                return controller.unregister(image, host)
+            except ApiError:
+                return []
+
+        self.change(decide)
 
     # The state
 

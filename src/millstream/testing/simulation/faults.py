@@ -35,6 +35,7 @@ class Faults:
             "bad network": (2, self._bad_network),
             "shut down": (2, self._shut_down),
             "move": (2, self._move),
+            "unregister": (2, self._unregister),
             "delete records": (4, self._delete_records),
             "recreate topic": (1, self._recreate),
             "prefer leaders": (2, self._prefer),
@@ -147,6 +148,12 @@ class Faults:
 
     def _move(self) -> None:
         self._cluster.reassign(self._cluster.world.random.choice(self._topics), 0)
+
+    def _unregister(self) -> None:
+        """Somebody thinks that a broker that is down will not come back; it does."""
+        down = [it.id for it in self._cluster.zookeeper.image.brokers.values() if it.fenced]
+        if down:
+            self._cluster.unregister(self._cluster.world.random.choice(down))
 
     def _delete_records(self) -> None:
         """A leader deletes old records, below its high watermark."""

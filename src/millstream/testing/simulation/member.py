@@ -142,7 +142,12 @@ class Member:
             record = RegisterBrokerRecord(self._process.id, incarnation, image.version + 1, ())
             return controller.register(image, record, has_kept_records=True)
 
-        self.commit("register", decide, lambda: None)
+        self.commit("register", decide, self._stay_registered)
+
+    def _stay_registered(self) -> None:
+        """Register again if somebody has unregistered this broker."""
+        if self._process.id not in self.image.brokers:
+            self._register()
 
     def _notify(self) -> None:
         """ZooKeeper sends a notice to this broker."""
@@ -187,6 +192,8 @@ class Member:
         broker = self.image.brokers.get(self._process.id)
         if broker is not None and broker.incarnation_id == self.incarnation:
             self.broker_epoch = broker.epoch
+        elif broker is None and self._process.id in before.brokers:
+            self._register()
         self._process.image_changed()
 
     # Commits
