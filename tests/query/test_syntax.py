@@ -28,4 +28,5 @@ def test_identifiers_are_not_taken_from_strings_and_comments() -> None:
         from orders o where _value like '%_value_bytes%' /* _headers */"""
     assert identifiers(sql) == {"o", "_error", "_topic", 'a"b', "orders", "_value"}
     assert identifiers("_offset > 3 and") == {"_offset"}
+    assert identifiers("größe = 'é€' and _error is null") == {"größe", "_error"}
     assert identifiers("_value = 'it") == {"_value"}

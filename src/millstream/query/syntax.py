@@ -12,17 +12,19 @@ import duckdb
 from millstream.query.fetching import QueryFailed
 
 _STATEMENTS = ("SELECT", "EXPLAIN")
-_IDENTIFIER = re.compile(r'"(?P<quoted>(?:[^"]|"")*)"|(?P<plain>\w+)')
+_IDENTIFIER = re.compile(rb'"(?P<quoted>(?:[^"]|"")*)"|(?P<plain>[\w\x80-\xff]+)')
 
 
 def identifiers(sql: str) -> frozenset[str]:
     """All names in a statement, or a part of one, in lower case: not what strings and comments
     contain."""
+    text = sql.encode()  # positions of tokens count bytes
     found = set()
     for position, kind in duckdb.tokenize(sql):
-        match = _IDENTIFIER.match(sql, position) if kind is duckdb.token_type.identifier else None
+        match = _IDENTIFIER.match(text, position) if kind is duckdb.token_type.identifier else None
         if match is not None:
-            found.add((match["plain"] or match["quoted"].replace('""', '"')).lower())
+            name = match["plain"] or match["quoted"].replace(b'""', b'"')
+            found.add(name.decode().lower())
     return frozenset(found)
 
 
