@@ -314,11 +314,11 @@ class LoggedActions:
                     ErrorCode.INVALID_REQUEST,
                     "Workers are registered by `serve --workers`, which restarts those that end.",
                 )
-            return records
+            # What only that broker did not support becomes active.
+            others = [it for it in image.broker_features if it[0] != broker_id]
+            return [*records, *missing_features(image.features, others)]
 
         await self._log.change(decide)
-        # What only that broker did not support becomes active.
-        await self._log.change(lambda it: missing_features(it.features, it.broker_features))
 
     async def shut_down(self) -> None:
         def decide(image: ClusterImage) -> list[MetadataRecord]:
