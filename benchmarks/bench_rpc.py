@@ -3,9 +3,9 @@
 One caller and one server in this process, one call at a time, 128 bytes each way: with replies in
 transactions, which the group remembers, and with `remember_seconds=0`. Millstream flushes each step
 before it is answered, and Apache Kafka none of them; Millstream without flushes shows what of the
-difference is the disk's. NATS, which keeps nothing on
-disk, is what a request without a log costs: a responder and a requester with plain sockets, if
-`nats-server` is installed. Its latency is the floor, not a goal.
+difference is the disk's. NATS, which keeps nothing on disk, is what a request without a log costs:
+a responder and a requester with plain sockets, if `nats-server` is installed. Its latency is the
+floor, not a goal.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from millstream.coordination.cluster_records import (
 )
 from millstream.errors import ApiError, ErrorCode, StorageError
 from millstream.records.record import Record, decode_batch, encode_batch
-from tests.broker.cluster.clusters import Cluster, eventually
+from tests.broker.cluster.clusters import Broker, Cluster, eventually
 from tests.peers.cutting_proxy import CuttingProxy
 
 
@@ -121,18 +121,24 @@ def test_metadata_that_cannot_be_read_are_not_taken_for_newer_ones(cluster: Clus
     asyncio.run(scenario())
 
 
+async def start_older(cluster: Cluster, node_id: int, monkeypatch: pytest.MonkeyPatch) -> Broker:
+    """A broker of a version that does not have `share.version` yet."""
+    with monkeypatch.context() as before:
+        before.delitem(INITIAL_FEATURES, "share.version")
+        broker = await cluster.start_broker(node_id, is_registered=False)
+        newer = broker.registration()
+        features = tuple(it for it in newer.features if it.name != "share.version")
+        await broker.home.register(newer._replace(features=features))
+    return broker
+
+
 def test_level_rises_when_the_last_broker_is_registered_after_its_upgrade(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although it was killed, and is still known with what it supported before."""
 
     async def scenario() -> None:
-        with monkeypatch.context() as before:
-            before.delitem(INITIAL_FEATURES, "share.version")
-            one = await cluster.start_broker(1, is_registered=False)
-            newer = one.registration()
-            features = tuple(it for it in newer.features if it.name != "share.version")
-            await one.home.register(newer._replace(features=features))
+        one = await start_older(cluster, 1, monkeypatch)
         await one.die()
         async with cluster.broker(1, directory=one.directory) as upgraded:
             assert upgraded.home.image.features["share.version"] == 1
@@ -151,12 +157,7 @@ def test_level_rises_when_the_last_older_broker_is_unregistered(
     """Not before: it may come back as it was."""
 
     async def scenario() -> None:
-        with monkeypatch.context() as before:
-            before.delitem(INITIAL_FEATURES, "share.version")
-            older = await cluster.start_broker(2, is_registered=False)
-            newer = older.registration()
-            features = tuple(it for it in newer.features if it.name != "share.version")
-            await older.home.register(newer._replace(features=features))
+        older = await start_older(cluster, 2, monkeypatch)
         await older.stop()
         async with cluster.broker(1) as one:
             assert one.is_fenced(2)
