@@ -12,6 +12,7 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from millstream.records.record import Record, encode_batch
 
@@ -78,7 +79,11 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 
 @dataclass
 class Window:
-    """One connection with a bounded number of requests in flight."""
+    """One connection with a bounded number of requests in flight.
+
+    Nothing is allocated or joined per answer: what is sent next is a slice of the requests, which
+    lie one after another twice, and answers are read into one buffer.
+    """
 
     connection: socket.socket
     requests: Sequence[bytes]
@@ -87,17 +92,25 @@ class Window:
     answered: int = 0
     partial_bytes: int = 0
 
+    def __post_init__(self) -> None:
+        self._ring = memoryview(b"".join([*self.requests, *self.requests]))
+        self._starts = [0, *accumulate(len(it) for it in (*self.requests, *self.requests))]
+        self._answers = bytearray(1 << 16)
+
     def send(self, count: int) -> None:
         total = len(self.requests)
-        data = b"".join(self.requests[(self.sent + i) % total] for i in range(count))
-        self.sent += count
-        self.connection.sendall(data)
+        while count:
+            first = self.sent % total
+            some = min(count, total)
+            self.connection.sendall(self._ring[self._starts[first] : self._starts[first + some]])
+            self.sent += some
+            count -= some
 
     def receive(self) -> int:
-        data = self.connection.recv(1 << 18)
-        if not data:
+        size = self.connection.recv_into(self._answers)
+        if not size:
             raise ConnectionError("the broker closed the connection")
-        answers, self.partial_bytes = divmod(self.partial_bytes + len(data), self.response_bytes)
+        answers, self.partial_bytes = divmod(self.partial_bytes + size, self.response_bytes)
         self.answered += answers
         return answers
 
