@@ -29,7 +29,9 @@ def encode() -> bytes:
     return encode_replica_fetch(
         5,
         77,
-        [(TOPIC, [POSITION, POSITION._replace(partition=4)]), (OTHER, [POSITION])],
+        {TOPIC: [POSITION, POSITION._replace(partition=4)], OTHER: [POSITION]},
+        {OTHER: [1, 2], TOPIC: [0]},
+        session=(12, 3),
         max_wait_ms=500,
         min_bytes=1,
         max_bytes=9999,
@@ -41,6 +43,9 @@ def test_request_is_what_kafka_expects() -> None:
     assert request.replica_state.replica_id == 5
     assert request.replica_state.replica_epoch == 77
     assert request.max_bytes == 9999
+    assert (request.session_id, request.session_epoch) == (12, 3)
+    forgotten = [(topic.topic_id, topic.partitions) for topic in request.forgotten_topics_data]
+    assert forgotten == [(OTHER, (1, 2)), (TOPIC, (0,))]
     assert [topic.topic_id for topic in request.topics] == [TOPIC, OTHER]
     partition = request.topics[0].partitions[0]
     assert partition.partition == 3
@@ -55,7 +60,8 @@ def test_request_is_decoded_by_a_leader() -> None:
     request = decode_fetch_request(encode(), VERSION)
     assert (request.replica_id, request.replica_epoch) == (5, 77)
     assert [len(partitions) for _, partitions in request.topics] == [2, 1]
-    assert request.session_epoch == -1
+    assert (request.session_id, request.session_epoch) == (12, 3)
+    assert request.forgotten == [(OTHER, [1, 2]), (TOPIC, [0])]
 
 
 def test_response_is_decoded_without_copies() -> None:
@@ -64,10 +70,11 @@ def test_response_is_decoded_without_copies() -> None:
         FetchedPartition(4, ErrorCode.NONE, 10, 9, 1, b"", None, (2, 80)),
         FetchedPartition(5, ErrorCode.NOT_LEADER_OR_FOLLOWER, current_leader=(2, 9)),
     ]
-    pieces = encode_fetch_response(VERSION, [(TOPIC, partitions), (OTHER, partitions[:1])])
+    topics = [(TOPIC, partitions), (OTHER, partitions[:1])]
+    pieces = encode_fetch_response(VERSION, topics, session_id=12)
     body = memoryview(b"".join(bytes(piece) for piece in pieces))  # type: ignore[arg-type]
-    error, answers = decode_replica_fetch(body)
-    assert error == 0
+    error, session_id, answers = decode_replica_fetch(body)
+    assert (error, session_id) == (0, 12)
     first, second, third, fourth = answers
     assert (first.topic_id, first.partition, first.error) == (TOPIC, 3, 0)
     assert (first.high_watermark, first.log_start_offset) == (10, 1)

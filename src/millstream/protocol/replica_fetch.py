@@ -1,13 +1,12 @@
 """Fetch as followers send it, v17: the request encoded, the response decoded without copies.
 
-The whole request is sent each time, without a session. The layout is in `fetch.py`; the replica's
-id and epoch are a tagged field (KIP-903).
+The layout is in `fetch.py`; the replica's id and epoch are a tagged field (KIP-903).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import NamedTuple
 from uuid import UUID
@@ -33,8 +32,8 @@ _REPLICA = Struct(">iq")
 _RESPONSE = Struct(">ihi")
 _RESULT = Struct(">ihqqq")
 _EPOCH_AND_OFFSET = Struct(">iq")
-_NO_SESSION = (0, -1)
-_END = b"\x01\x01"  # no forgotten topics, an empty rack
+_INDEX = Struct(">i")
+_NO_RACK = b"\x01"
 _ABORTED_BYTES = 17
 
 
@@ -64,30 +63,41 @@ class ReplicaAnswer(NamedTuple):
 def encode_replica_fetch(
     replica_id: int,
     replica_epoch: int,
-    topics: Iterable[tuple[UUID, Sequence[ReplicaPosition]]],
+    topics: Mapping[UUID, Sequence[ReplicaPosition]],
+    forgotten: Mapping[UUID, Sequence[int]],
     *,
+    session: tuple[int, int],
     max_wait_ms: int,
     min_bytes: int,
     max_bytes: int,
 ) -> bytes:
-    """The body of a request."""
-    topics = list(topics)
+    """The body of a request. `session` is its id and epoch."""
     parts = [
-        _HEAD.pack(max_wait_ms, min_bytes, max_bytes, 0, *_NO_SESSION),
+        _HEAD.pack(max_wait_ms, min_bytes, max_bytes, 0, *session),
         write_array_length(len(topics), compact=True),
     ]
-    for topic_id, positions in topics:
+    for topic_id, positions in topics.items():
         parts += (topic_id.bytes, write_array_length(len(positions), compact=True))
         for position in positions:
             parts += (_PARTITION.pack(*position), NO_TAGS)
         parts.append(NO_TAGS)
+    parts.append(write_array_length(len(forgotten), compact=True))
+    for topic_id, indexes in forgotten.items():
+        parts += (topic_id.bytes, write_array_length(len(indexes), compact=True))
+        parts += (*map(_INDEX.pack, indexes), NO_TAGS)
     replica = _REPLICA.pack(replica_id, replica_epoch) + NO_TAGS
-    parts += (_END, write_tags({1: replica}))
+    parts += (_NO_RACK, write_tags({1: replica}))
     return b"".join(parts)
 
 
-def decode_replica_fetch(body: memoryview) -> tuple[int, list[ReplicaAnswer]]:
-    """The error of the response as a whole, and its partitions. The records are views of `body`.
+class ReplicaResponse(NamedTuple):
+    error: int  # of the response as a whole
+    session_id: int
+    answers: list[ReplicaAnswer]
+
+
+def decode_replica_fetch(body: memoryview) -> ReplicaResponse:
+    """The records are views of `body`.
 
     Raises `ProtocolError`.
     """
@@ -97,8 +107,8 @@ def decode_replica_fetch(body: memoryview) -> tuple[int, list[ReplicaAnswer]]:
         raise ProtocolError(f"malformed FetchResponse v{VERSION}: truncated") from None
 
 
-def _decode(body: memoryview) -> tuple[int, list[ReplicaAnswer]]:
-    _, error, _ = _RESPONSE.unpack_from(body)
+def _decode(body: memoryview) -> ReplicaResponse:
+    _, error, session_id = _RESPONSE.unpack_from(body)
     count, position = read_array_length(body, _RESPONSE.size, compact=True)
     answers: list[ReplicaAnswer] = []
     for _ in range(count):
@@ -108,7 +118,7 @@ def _decode(body: memoryview) -> tuple[int, list[ReplicaAnswer]]:
             answer, position = _decode_partition(body, position, topic_id)
             answers.append(answer)
         position = skip_tags(body, position)
-    return error, answers
+    return ReplicaResponse(error, session_id, answers)
 
 
 def _decode_partition(body: memoryview, position: int, topic_id: UUID) -> tuple[ReplicaAnswer, int]:

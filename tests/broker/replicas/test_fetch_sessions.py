@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 
 import pytest
 
@@ -16,6 +17,7 @@ from millstream.broker.replicas.fetch_sessions import (
     FetchSessionCache,
 )
 from millstream.broker.replicas.pending import ACKS_LEADER
+from millstream.broker.replicas.replica_sessions import ReplicaSession
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest
 from tests.broker.sharing.leading import Leader
@@ -168,3 +170,18 @@ def test_incremental_answer_mentions_only_what_is_new() -> None:
         quiet._replace(diverging_epoch=(1, 2)),
     ):
         assert target.has_news(news)
+
+
+def test_consumers_make_room_for_a_follower() -> None:
+    cache = new_cache(slots=2)
+    first, second = (open_session(cache, wanted=(0,)) for _ in range(2))
+    assert open_session(cache, wanted=(0,)).id == NO_SESSION
+    new = partial(ReplicaSession, replica_id=2, now_ms=lambda: 0)
+    followers = [cache.open_as(new, request(wanted=(0,)), 0, False, ("x", 2)) for _ in range(3)]
+    assert [it.id != NO_SESSION for it in followers] == [True, True, False]
+    for session in (first, second):
+        with pytest.raises(ApiError):
+            open_session(cache, session_id=session.id, epoch=1)
+    with pytest.raises(ApiError) as error:  # a consumer cannot use the session of a follower
+        open_session(cache, session_id=followers[0].id, epoch=1)
+    assert error.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND

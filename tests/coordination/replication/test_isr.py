@@ -71,3 +71,12 @@ def test_excuse_never_reaches_into_the_future() -> None:
     progress = follower((5, 5, 90))
     progress.excuse(1_000, 100)
     assert progress.caught_up_ms == 100
+
+
+def test_follower_that_stays_at_the_end_counts_from_the_time_at_which_the_log_grows() -> None:
+    progress = follower((5, 5, 0))
+    progress.stayed_at_end(1_000)
+    assert progress.is_in_sync(6, 1_000 + LAG_MAX_MS, LAG_MAX_MS)
+    assert not progress.is_in_sync(6, 1_001 + LAG_MAX_MS, LAG_MAX_MS)
+    progress.fetched(6, 8, 1_200)  # it had all that there was when it was last known to be there
+    assert progress.caught_up_ms == 1_000

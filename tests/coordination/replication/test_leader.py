@@ -319,3 +319,18 @@ def test_high_watermark_is_flushed_on_every_possible_in_sync_set(
         if it.high_watermark > before:
             assert it.has_enough_replicas
             assert all(it.high_watermark <= ends[member] for member in it.maximal_isr)
+
+
+def test_follower_stays_at_the_end_as_the_incarnation_that_fetched() -> None:
+    it = leader()
+    fetch(it, 2, 10)
+    fetch(it, 3, 10)
+    for now_ms in range(0, 5 * LAG_MAX_MS, LAG_MAX_MS // 2):
+        assert it.tick(now_ms) is None
+    it.stayed_at_end(2, EPOCHS[2], 5 * LAG_MAX_MS)
+    it.stayed_at_end(3, EPOCHS[3] - 1, 5 * LAG_MAX_MS)
+    it.stayed_at_end(4, 40, 5 * LAG_MAX_MS)
+    it.appended(11)
+    change = it.tick(5 * LAG_MAX_MS)
+    assert change is not None
+    assert change.isr == (1, 2)

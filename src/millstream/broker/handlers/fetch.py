@@ -33,7 +33,7 @@ from millstream.broker.handlers._leader_hints import (
     endpoints_of,
 )
 from millstream.broker.handlers._quotas import fetch_usage, throttle
-from millstream.broker.handlers._replica_fetch import ReplicaFetch
+from millstream.broker.handlers._replica_fetch import replica_fetch
 from millstream.broker.replicas.fetch_pacing import BULK_BYTES_MIN, FetchPacer
 from millstream.broker.replicas.fetch_sessions import NO_SESSION, FetchSession, FetchTarget, summary
 from millstream.broker.replicas.partition import Partition
@@ -76,7 +76,7 @@ def fetch(context: RequestContext, body: Buffer) -> Buffers | Deferred:
     services, version = context.services, context.api_version
     request = decode_fetch_request(body, version)
     if request.replica_id != CONSUMER_REPLICA_ID:
-        return ReplicaFetch(context, request).start()
+        return replica_fetch(context, request)
     now_ms = services.clock.monotonic_ms()
     try:
         session = services.fetch_sessions.open(
@@ -167,16 +167,7 @@ class _Fetch:
 
     def _resolve(self) -> list[FetchTarget]:
         """The targets to look at, with their partitions if these exist."""
-        session, table = self._session, self._services.partitions
-        targets = list(session.candidates)
-        for target in targets:
-            if target.partition is None:
-                try:
-                    partition = table.find(target.topic, target.wanted.partition)
-                except ApiError as error:
-                    target.not_found = error.code
-                else:
-                    session.bind(target, partition)
+        targets = self._session.resolve(self._services.partitions)
         if self._rights is not None:
             self._refused = {target for target in targets if not self._may_read(target)}
         return targets

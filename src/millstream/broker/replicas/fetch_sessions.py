@@ -7,7 +7,8 @@ at changed partitions.
     candidates   the targets that may have new data: changed since the last look,
                  in the latest request, or with more data than the last answer held
 
-A fetch without a session (old clients, or a full cache) uses a temporary session.
+A fetch without a session (old clients, or a full cache) uses a temporary session. Followers have
+sessions too (`replica_sessions.py`), for which those of consumers make room.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest
@@ -23,6 +24,7 @@ from millstream.protocol.produce import TopicKey
 
 if TYPE_CHECKING:
     from millstream.broker.replicas.partition import Partition
+    from millstream.broker.replicas.table import PartitionTable
 
 NO_SESSION = 0
 FINAL_EPOCH = -1
@@ -65,6 +67,8 @@ class FetchTarget:
 class FetchSession:
     """The partitions of one consumer."""
 
+    is_privileged = False  # others make room for it
+
     def __init__(self, session_id: int, *, uses_topic_ids: bool, owner: object = None) -> None:
         self.id = session_id
         self.owner = owner
@@ -77,13 +81,33 @@ class FetchSession:
         self._by_partition: dict[Partition, FetchTarget] = {}
         self._looked_at_for: tuple[object, object] = (None, None)
 
+    def belongs_to_former(self, replica_id: int, replica_epoch: int) -> bool:
+        """Whether it is of an earlier incarnation of a broker."""
+        return False
+
     def look_at_all_for(self, reader: object, version: object) -> None:
         """Look at all partitions if another client uses the session, or if its rights may have
         changed: they may not have anything new, and still be answered otherwise."""
         last_reader, last_version = self._looked_at_for
         if last_reader is not reader or last_version is not version:
             self._looked_at_for = (reader, version)
-            self.candidates.update(dict.fromkeys(self.targets.values()))
+            self.look_at_all()
+
+    def look_at_all(self) -> None:
+        self.candidates.update(dict.fromkeys(self.targets.values()))
+
+    def resolve(self, table: PartitionTable) -> list[FetchTarget]:
+        """The targets to look at, with their partitions if these exist."""
+        targets = list(self.candidates)
+        for target in targets:
+            if target.partition is None:
+                try:
+                    partition = table.find(target.topic, target.wanted.partition)
+                except ApiError as error:
+                    target.not_found = error.code
+                else:
+                    self.bind(target, partition)
+        return targets
 
     def want(self, topics: Iterable[tuple[TopicKey, list[FetchPartition]]]) -> None:
         """Add partitions, or change their fetch positions."""
@@ -132,8 +156,12 @@ class FetchSession:
         target.partition = None
 
 
+SessionT = TypeVar("SessionT", bound=FetchSession)
+
+
 class FetchSessionCache:
-    """The sessions of all consumers: at most `slots`; the least recently used is evicted."""
+    """The sessions of all consumers and followers: at most `slots`; the least recently used is
+    evicted."""
 
     def __init__(self, slots: int, *, random_source: random.Random | None = None) -> None:
         self._slots = slots
@@ -146,19 +174,28 @@ class FetchSessionCache:
     def open(
         self, request: FetchRequest, now_ms: int, *, uses_topic_ids: bool, owner: object = None
     ) -> FetchSession:
-        """The session of a request, updated by it. Only its owner, a principal, can use it.
+        """The session of a consumer's request, updated by it. Only its owner, a principal, can use
+        it. Raises `ApiError` for an unknown session or a wrong epoch."""
+        return self.open_as(FetchSession, request, now_ms, uses_topic_ids, owner)
 
-        Raises `ApiError` for an unknown session or a wrong epoch.
-        """
+    def open_as(
+        self,
+        kind: Callable[..., SessionT],
+        request: FetchRequest,
+        now_ms: int,
+        uses_topic_ids: bool,
+        owner: object,
+    ) -> SessionT:
+        """The same for sessions of any kind; an owner has sessions of one kind only."""
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if (old := self._sessions.get(request.session_id)) is not None and old.owner == owner:
                 self._drop(old.id)
-            session = FetchSession(NO_SESSION, uses_topic_ids=uses_topic_ids, owner=owner)
+            session = kind(NO_SESSION, uses_topic_ids=uses_topic_ids, owner=owner)
             session.want(request.topics)
             if request.session_epoch == INITIAL_EPOCH and session.targets:
                 self._admit(session, now_ms)
             return session
-        session = self._continued(request, uses_topic_ids, owner)
+        session = cast("SessionT", self._continued(request, uses_topic_ids, owner))
         session.last_used_ms = now_ms
         session.epoch = session.epoch + 1 if session.epoch < SESSION_EPOCH_MAX else 1
         session.want(request.topics)
@@ -187,18 +224,33 @@ class FetchSessionCache:
         self._sessions.move_to_end(session.id)
         return session
 
+    def close_former(self, replica_id: int, replica_epoch: int) -> None:
+        """A broker has a new incarnation: nobody will use the sessions of those before."""
+        for session in list(self._sessions.values()):
+            if session.belongs_to_former(replica_id, replica_epoch):
+                self._drop(session.id)
+
     def _admit(self, session: FetchSession, now_ms: int) -> None:
-        """Store a new session, if there is room or a stale one can be evicted."""
+        """Store a new session, if there is room or another one can be evicted."""
         if len(self._sessions) >= self._slots:
-            oldest = next(iter(self._sessions.values()), None)
-            if oldest is None or now_ms - oldest.last_used_ms < EVICTION_AGE_MS:
+            evicted = self._evictable(session, now_ms)
+            if evicted is None:
                 return
-            self._drop(oldest.id)
+            self._drop(evicted.id)
         while session.id == NO_SESSION or session.id in self._sessions:
             session.id = self._random.randint(1, SESSION_ID_MAX)
         session.epoch = INITIAL_EPOCH + 1
         session.last_used_ms = now_ms
         self._sessions[session.id] = session
+
+    def _evictable(self, session: FetchSession, now_ms: int) -> FetchSession | None:
+        """One that is stale, or for a follower any one of a consumer: the least recently used."""
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None or now_ms - oldest.last_used_ms >= EVICTION_AGE_MS:
+            return oldest
+        if not session.is_privileged:
+            return None
+        return next((it for it in self._sessions.values() if not it.is_privileged), None)
 
     def _drop(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)

@@ -90,6 +90,10 @@ class InSyncSet:
     def answered(self, follower: int, now_ms: int) -> None:
         self._machine.answered(follower, now_ms)
 
+    def stayed_at_end(self, follower: int, broker_epoch: int, until_ms: int) -> None:
+        """The log has grown; until then a fetch session of the follower went on at its end."""
+        self._machine.stayed_at_end(follower, broker_epoch, until_ms)
+
     def tick(self, now_ms: int) -> IsrChange | None:
         """The change to propose now, if any."""
         self._update()

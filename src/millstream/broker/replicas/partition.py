@@ -133,6 +133,7 @@ class Partition(ReadablePartition):
             return
         if self.in_sync is not None and image.leader_epoch == self.leader_epoch:
             self.in_sync.committed(image)
+            self.notify_watchers()  # fetches of a follower that left the set count again
             return
         followers = frozenset(image.replicas) - {settings.broker_id}
         in_sync = followers.intersection(image.isr)

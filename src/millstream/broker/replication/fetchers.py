@@ -1,11 +1,13 @@
 """Fetches for the partitions of which this broker is a follower: one task for each leader.
 
-    positions of all partitions ──> Fetch ──> append each, as it is ──> one flush ──> next Fetch
+    positions that changed ──> Fetch ──> append each, as it is ──> one flush ──> next Fetch
 
 `FollowerReplica` decides what to do with an answer; this carries it out. The fetch offset is the
 flushed end, so a partition is fetched again only after its flush. All partitions of an answer are
 flushed at once. A partition with an error pauses for `replica.fetch.backoff.ms`; the others go on.
 A throttled partition that is behind is not fetched while the quota of its broker is exceeded.
+All partitions of a leader are in one fetch session (KIP-227, `FollowerSession`): a round costs as
+much as the partitions that were in the last answer, not as all that are followed.
 
 A role change in the middle of an answer is not a problem: the partition has another
 `FollowerReplica` then, or none, and the answer is dropped.
@@ -17,9 +19,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
+from millstream.coordination.replication.fetch_session import FollowerSession, SessionRequest
 from millstream.coordination.replication.follower import (
     Append,
     AskOffsets,
@@ -72,6 +75,18 @@ PASSING_ERRORS = frozenset(
 )
 
 
+# The leader has evicted the session, or has been restarted; or requests were lost.
+SESSION_ERRORS = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+
+Key: TypeAlias = tuple[UUID, int]  # topic id, partition
+
+
 class Leader(Protocol):
     """A connection to a leader."""
 
@@ -116,7 +131,12 @@ class Fetcher:
         self._throttle = throttle
         self._on_directory_failed = on_directory_failed
         self._retake_role = retake_role
-        self._partitions: dict[Partition, float] = {}  # and when they may be fetched again
+        self._partitions: set[Partition] = set()
+        self._to_look_at: dict[Partition, None] = {}  # their positions may have changed
+        self._held: dict[Partition, float] = {}  # and when they may be fetched again
+        self._session: FollowerSession[Key] = FollowerSession()
+        self._asked: dict[Key, Asked] = {}  # what the session has
+        self._sent_max_bytes = 0  # of a partition
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_stopped = False
@@ -125,13 +145,18 @@ class Fetcher:
         return len(self._partitions)
 
     def add(self, partition: Partition) -> None:
-        self._partitions[partition] = 0.0
+        self._partitions.add(partition)
+        self._held.pop(partition, None)
+        self._to_look_at[partition] = None
         self._changed.set()
         if self._task is None and not self._is_stopped:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def remove(self, partition: Partition) -> None:
-        self._partitions.pop(partition, None)
+        self._partitions.discard(partition)
+        self._to_look_at.pop(partition, None)
+        self._held.pop(partition, None)
+        self._leave_out(partition)
         self._changed.set()
 
     async def stop(self) -> None:
@@ -146,10 +171,10 @@ class Fetcher:
         while not self._is_stopped:
             self._changed.clear()
             try:
-                await self._flush(list(self._partitions))
-                asked = self._positions()
-                if asked:
-                    await self._fetch(asked)
+                await self._flush(list(self._to_look_at))
+                self._find_positions()
+                if self._session:
+                    await self._fetch()
                 else:
                     await self._pause()
             except ApiError as error:  # the leader cannot be reached, or answered nonsense
@@ -163,21 +188,40 @@ class Fetcher:
     def _backoff_seconds(self) -> float:
         return self._configs.current.replica_fetch_backoff_ms / 1000
 
-    def _positions(self) -> list[Asked]:
+    def _find_positions(self) -> None:
+        """Look at the partitions that were added or answered, or that may be fetched again."""
         now = asyncio.get_running_loop().time()
-        asked = []
-        held_seconds = min(self._throttle.wait_ms() / 1000, THROTTLED_SECONDS_MAX)
-        for partition, not_before in self._partitions.items():
+        for partition in [it for it, when in self._held.items() if when <= now]:
+            del self._held[partition]
+            self._to_look_at[partition] = None
+        looked_at, self._to_look_at = self._to_look_at, {}
+        throttled_seconds = min(self._throttle.wait_ms() / 1000, THROTTLED_SECONDS_MAX)
+        for partition in looked_at:
             follower = partition.following
-            if follower is None or not_before > now:
-                continue
-            if held_seconds and follower.is_behind and self._is_throttled(partition):
-                self._partitions[partition] = now + held_seconds
-                continue
-            position = follower.next_fetch()
-            if position is not None:
-                asked.append(Asked(partition, follower, position))
-        return asked
+            if follower is None or partition in self._held:
+                self._leave_out(partition)
+            elif throttled_seconds and follower.is_behind and self._is_throttled(partition):
+                self._held[partition] = now + throttled_seconds
+                self._leave_out(partition)
+            else:
+                self._look_at(partition, follower)
+
+    def _look_at(self, partition: Partition, follower: FollowerReplica) -> None:
+        position = follower.next_fetch()
+        if position is None:
+            self._leave_out(partition)
+            self._to_look_at[partition] = None
+            return
+        key = _key(partition)
+        self._asked[key] = Asked(partition, follower, position)
+        self._session.fetch(key, position)
+
+    def _leave_out(self, partition: Partition) -> None:
+        key = _key(partition)
+        asked = self._asked.get(key)
+        if asked is not None and asked.partition is partition:
+            del self._asked[key]
+            self._session.leave_out(key)
 
     def _is_throttled(self, partition: Partition) -> bool:
         return self._throttle.applies_to(partition.topic, partition.index)
@@ -186,7 +230,7 @@ class Fetcher:
         """Until a partition may be fetched again, or is added."""
         if seconds is None:
             now = asyncio.get_running_loop().time()
-            due = [when - now for when in self._partitions.values() if when > now]
+            due = [max(when - now, 0.0) for when in self._held.values()]
             seconds = min(due, default=None)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -194,48 +238,61 @@ class Fetcher:
 
     # One request
 
-    async def _fetch(self, asked: list[Asked]) -> None:
+    async def _fetch(self) -> None:
         config = self._configs.current
-        by_topic: dict[UUID, list[ReplicaPosition]] = {}
-        waiting: dict[tuple[UUID, int], Asked] = {}
-        for each in asked:
-            partition, _, (offset, leader_epoch, last_epoch, start) = each
-            assert partition.topic_id is not None
-            by_topic.setdefault(partition.topic_id, []).append(
-                ReplicaPosition(
-                    partition.index,
-                    leader_epoch,
-                    offset,
-                    last_epoch,
-                    start,
-                    config.replica_fetch_max_bytes,
-                )
+        if config.replica_fetch_max_bytes != self._sent_max_bytes:
+            self._sent_max_bytes = config.replica_fetch_max_bytes
+            self._session.send_again()
+        seconds = ANSWER_SECONDS_MAX + config.replica_fetch_wait_max_ms / 1000
+        body = self._encode(self._session.next_request())
+        try:
+            response = decode_replica_fetch(
+                await self._leader.request("fetch", VERSION, body, timeout_seconds=seconds)
             )
-            waiting[partition.topic_id, partition.index] = each
+        except BaseException:
+            self._session.lost()
+            raise
+        self._session.answered(response.session_id, response.error)
+        if response.error in SESSION_ERRORS:
+            logger.debug("broker %d has closed the fetch session", self._leader_id)
+            return  # the next request opens another
+        if response.error:
+            raise ApiError(_code(response.error), f"broker {self._leader_id} refused the fetch")
+        appended = []
+        for answer in response.answers:
+            found = self._asked.get((answer.topic_id, answer.partition))
+            if found is None:
+                continue
+            self._to_look_at[found.partition] = None
+            if answer.records and self._is_throttled(found.partition):
+                self._throttle.record(len(answer.records))
+            if await self._answered(found, answer):
+                appended.append(found.partition)
+        await self._flush(appended)
+
+    def _encode(self, request: SessionRequest[Key]) -> bytes:
+        config = self._configs.current
+        topics: dict[UUID, list[ReplicaPosition]] = {}
+        for (topic_id, index), (offset, epoch, last_epoch, start) in request.positions.items():
+            position = ReplicaPosition(
+                index, epoch, offset, last_epoch, start, config.replica_fetch_max_bytes
+            )
+            topics.setdefault(topic_id, []).append(position)
+        forgotten: dict[UUID, list[int]] = {}
+        for topic_id, index in request.forgotten:
+            forgotten.setdefault(topic_id, []).append(index)
         broker_id = self._configs.broker_id
         registered = self._metadata.image.brokers.get(broker_id)
-        body = encode_replica_fetch(
+        return encode_replica_fetch(
             broker_id,
             -1 if registered is None else registered.epoch,
-            by_topic.items(),
+            topics,
+            forgotten,
+            session=(request.session_id, request.session_epoch),
             max_wait_ms=config.replica_fetch_wait_max_ms,
             min_bytes=config.replica_fetch_min_bytes,
             max_bytes=config.replica_fetch_response_max_bytes,
         )
-        seconds = ANSWER_SECONDS_MAX + config.replica_fetch_wait_max_ms / 1000
-        error, answers = decode_replica_fetch(
-            await self._leader.request("fetch", VERSION, body, timeout_seconds=seconds)
-        )
-        if error:
-            raise ApiError(_code(error), f"broker {self._leader_id} refused the fetch")
-        appended = []
-        for answer in answers:
-            found = waiting.get((answer.topic_id, answer.partition))
-            if found is not None and answer.records and self._is_throttled(found.partition):
-                self._throttle.record(len(answer.records))
-            if found is not None and await self._answered(found, answer):
-                appended.append(found.partition)
-        await self._flush(appended)
 
     async def _answered(self, asked: Asked, answer: ReplicaAnswer) -> bool:
         """Returns whether something was appended."""
@@ -286,7 +343,7 @@ class Fetcher:
     def _hold(self, partition: Partition) -> None:
         if partition in self._partitions:
             now = asyncio.get_running_loop().time()
-            self._partitions[partition] = now + self._backoff_seconds
+            self._held[partition] = now + self._backoff_seconds
 
     # What is done with a log
 
@@ -413,6 +470,11 @@ class Fetcher:
                 raise ApiError(_code(answer.error_code))
             found.append(int(answer.offset))
         return found[0], found[1]
+
+
+def _key(partition: Partition) -> Key:
+    assert partition.topic_id is not None
+    return partition.topic_id, partition.index
 
 
 def _code(value: int) -> ErrorCode:

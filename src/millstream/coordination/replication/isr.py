@@ -59,6 +59,11 @@ class FollowerProgress:
         self._leader_end = leader_end
         self._fetch_ms = self._held_since_ms = now_ms
 
+    def stayed_at_end(self, until_ms: int) -> None:
+        """It has the leader's end, and its fetches went on without naming the partition."""
+        self.caught_up_ms = max(self.caught_up_ms, until_ms)
+        self._fetch_ms = max(self._fetch_ms, until_ms)
+
     def answered(self, now_ms: int) -> None:
         """Its fetch has been answered."""
         if self._held_since_ms != NEVER_MS:

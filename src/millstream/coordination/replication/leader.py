@@ -7,6 +7,8 @@
     leader.fetched(follower, broker_epoch, offset, now_ms)
                                              -> whether the high watermark has advanced
     leader.answered(follower, now_ms)           the fetch has been answered
+    leader.stayed_at_end(follower, broker_epoch, until_ms)
+                                                before its log grows: a fetch session went on
     leader.tick(now_ms)                      -> a change of the in-sync set to propose, or None
     leader.committed(partition)              -> the metadata has changed; whether it has advanced
     leader.refused()                            the proposal was refused, for certain
@@ -195,6 +197,13 @@ class LeaderReplica:
         if follower not in self._partition.isr:
             self._note_outsider(follower, progress, now_ms)
         return self._advance()
+
+    def stayed_at_end(self, follower: int, broker_epoch: int, until_ms: int) -> None:
+        """A follower that fetched at the end of this log had the partition in its fetch session
+        until then, and nothing was to be said about it. The log has grown only now."""
+        progress = self._followers.get(follower)
+        if progress is not None and progress.broker_epoch == broker_epoch and progress.end >= 0:
+            progress.stayed_at_end(until_ms)
 
     def answered(self, follower: int, now_ms: int) -> None:
         """The fetch of a follower has been answered: from now on, time counts against it."""

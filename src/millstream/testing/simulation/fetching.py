@@ -1,4 +1,4 @@
-"""A simulated follower's side of replication: one fetch at a time to each leader.
+"""A simulated follower's side of replication: one fetch at a time to each leader, in a session.
 
 All answers are delivered, also those that come after the next fetch was sent: the machine has to
 recognize what it did not ask for.
@@ -6,6 +6,7 @@ recognize what it did not ask for.
 
 from __future__ import annotations
 
+from millstream.coordination.replication.fetch_session import FollowerSession
 from millstream.coordination.replication.follower import (
     Append,
     AskOffsets,
@@ -14,7 +15,8 @@ from millstream.coordination.replication.follower import (
     Truncate,
     Wipe,
 )
-from millstream.testing.simulation.surroundings import Answers, Broker, Positions, Replica
+from millstream.testing.simulation.invariants import Key
+from millstream.testing.simulation.surroundings import Broker, FetchResponse, Positions, Replica
 
 ANSWER_MS = 200
 BACKOFF_MS = 30
@@ -24,6 +26,7 @@ class Fetching:
     def __init__(self, process: Broker) -> None:
         self._process = process
         self._under_way: dict[int, int] = {}  # leader -> number of the fetch
+        self._sessions: dict[int, FollowerSession[Key]] = {}
         self._count = 0
 
     def roles_changed(self) -> None:
@@ -42,6 +45,11 @@ class Fetching:
                 position = replica.follower.next_fetch()
                 if position is not None:
                     positions[replica.key] = position
+        session = self._sessions.setdefault(leader_id, FollowerSession())
+        for key in session.keys() - positions.keys():
+            session.leave_out(key)
+        for key, position in positions.items():
+            session.fetch(key, position)
         if positions:
             self._send(leader_id, positions)
 
@@ -51,13 +59,14 @@ class Fetching:
         number = self._under_way[leader_id] = self._count
         target = process.cluster.processes.get(leader_id)
         broker_epoch = process.member.broker_epoch
+        request = self._sessions[leader_id].next_request()
 
-        def reply(answers: Answers) -> None:
+        def reply(response: FetchResponse) -> None:
             network.send(
                 leader_id,
                 process.id,
                 "fetched",
-                lambda: self._answered(leader_id, number, positions, answers),
+                lambda: self._answered(leader_id, number, positions, response),
                 process,
             )
 
@@ -66,10 +75,15 @@ class Fetching:
                 process.id,
                 leader_id,
                 "fetch",
-                lambda: target.serving.fetch(process.id, broker_epoch, positions, reply),
+                lambda: target.serving.fetch(process.id, broker_epoch, request, reply),
                 target,
             )
-        process.after(ANSWER_MS, "fetch: no answer", lambda: self._over(leader_id, number))
+        process.after(ANSWER_MS, "fetch: no answer", lambda: self._lost(leader_id, number))
+
+    def _lost(self, leader_id: int, number: int) -> None:
+        if self._under_way.get(leader_id) == number:
+            self._sessions[leader_id].lost()
+            self._over(leader_id, number)
 
     def _over(self, leader_id: int, number: int) -> None:
         if self._under_way.get(leader_id) == number:
@@ -77,10 +91,12 @@ class Fetching:
             self.wake(leader_id)
 
     def _answered(
-        self, leader_id: int, number: int, positions: Positions, answers: Answers
+        self, leader_id: int, number: int, positions: Positions, response: FetchResponse
     ) -> None:
+        if self._under_way.get(leader_id) == number:
+            self._sessions[leader_id].answered(response.session_id, response.error)
         must_wait = False
-        for key, answer in answers.items():
+        for key, answer in response.answers.items():
             replica = self._process.replicas.get(key)
             if replica is not None and replica.follower is not None:
                 effect = replica.follower.answered(positions[key], answer)

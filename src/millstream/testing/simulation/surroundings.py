@@ -9,10 +9,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from millstream.coordination.cluster import ClusterImage
 from millstream.coordination.cluster_records import MetadataRecord
+from millstream.coordination.replication.fetch_session import SessionRequest
 from millstream.coordination.replication.follower import FetchAnswer, FetchPosition, FollowerReplica
 from millstream.coordination.replication.leader import LeaderReplica
 from millstream.errors import ErrorCode
@@ -27,6 +28,14 @@ ErrorOrNone: TypeAlias = ErrorCode | None
 Reply: TypeAlias = Callable[[ErrorOrNone], None]
 Positions: TypeAlias = dict[Key, FetchPosition]
 Answers: TypeAlias = dict[Key, FetchAnswer]
+
+
+class FetchResponse(NamedTuple):
+    """What a leader answers to a fetch."""
+
+    session_id: int = 0
+    error: int = 0
+    answers: Answers = {}  # noqa: RUF012
 
 
 @dataclass
@@ -63,8 +72,8 @@ class FetchServer(Protocol):
         self,
         follower: int,
         broker_epoch: int,
-        positions: Positions,
-        reply: Callable[[Answers], None],
+        request: SessionRequest[Key],
+        reply: Callable[[FetchResponse], None],
     ) -> None: ...
 
     def offsets(self, key: Key, epoch: int) -> tuple[int, int] | None: ...
