@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kazoo.client import KazooClient
+from kazoo.security import ACL
 
 from millstream.broker.cluster.home import ZooKeeperMetadata
 from millstream.broker.cluster.joining import ZooKeeperCluster
@@ -44,6 +45,19 @@ class Cluster:
     @property
     def hosts(self) -> str:
         return self.address + self.chroot
+
+    def set_acls(self, path: str, acls: list[ACL], user: tuple[str, str] | None = None) -> None:
+        """As a client of ZooKeeper that is not a broker."""
+        options = {} if user is None else {"mechanism": "DIGEST-MD5", "username": user[0]}
+        if user is not None:
+            options["password"] = user[1]
+        client = KazooClient(self.hosts, timeout=20.0, sasl_options=options or None)
+        client.start(PATIENCE_SECONDS)
+        try:
+            client.set_acls(path, acls)
+        finally:
+            client.stop()
+            client.close()
 
     @contextlib.asynccontextmanager
     async def session(

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 import pytest
+from kazoo.security import ACL, ANYONE_ID_UNSAFE, Permissions
 
 from millstream.broker.cluster import home as home_module
 from millstream.broker.cluster.home import Fenced, ZooKeeperMetadata
@@ -250,7 +251,10 @@ def test_decision_that_refuses_counts_only_on_the_newest_image(cluster: Cluster)
 
 
 def test_change_without_zookeeper_fails_and_the_next_one_succeeds(
-    cluster: Cluster, proxy: CuttingProxy, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster,
+    proxy: CuttingProxy,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(home_module, "CHANGE_SECONDS_MAX", 0.3)
 
@@ -258,12 +262,50 @@ def test_change_without_zookeeper_fails_and_the_next_one_succeeds(
         async with cluster.through(proxy.address).home() as home:
             proxy.refuses = True
             proxy.cut()
-            with pytest.raises(ApiError, match=r"did not answer within 0\.3 s") as caught:
+            with pytest.raises(ApiError, match=r"cannot reach ZooKeeper: whether .*") as caught:
                 await home.change(one_more)
             assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+            check_is_plain(caught.value, cluster, caplog)
+            assert f"{proxy.address}{cluster.chroot} did not answer within 0.3 s" in caplog.text
+            with pytest.raises(ApiError, match="cannot reach ZooKeeper; try again") as caught:
+                await home.refresh()
+            assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+            check_is_plain(caught.value, cluster, caplog)
             monkeypatch.undo()
             proxy.heal()
             assert settings(await home.change(one_more)) == {"count": "1"}
+
+    asyncio.run(scenario())
+
+
+def check_is_plain(error: ApiError, cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """What clients read names neither servers nor nodes; the log does."""
+    message = error.message
+    assert message is not None
+    assert "broker's log" in message
+    assert "/" not in message
+    assert "127.0.0.1" not in message
+    assert cluster.chroot not in message
+    assert "cannot read or change the cluster metadata" in caplog.text
+
+
+def test_refusals_of_zookeeper_are_plain(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As if a part of the nodes had been given to someone else."""
+
+    async def scenario() -> None:
+        async with cluster.home() as home:
+            await home.change(one_more)
+            for path, perms in ((LOG, Permissions.READ), (HEAD, Permissions.WRITE)):
+                acl = [ACL(perms, ANYONE_ID_UNSAFE)]
+                await asyncio.to_thread(cluster.set_acls, path, acl)
+                caplog.clear()
+                with pytest.raises(ApiError, match="cannot be") as caught:
+                    await (home.change(one_more) if path == LOG else home.refresh())
+                assert caught.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+                check_is_plain(caught.value, cluster, caplog)
+                assert "NoAuth" in caplog.text
 
     asyncio.run(scenario())
 
@@ -327,7 +369,7 @@ def test_change_that_is_too_large_is_refused(cluster: Cluster) -> None:
     asyncio.run(scenario())
 
 
-def test_lost_metadata_are_noticed(cluster: Cluster) -> None:
+def test_lost_metadata_are_noticed(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     """As if the data of ZooKeeper were restored from an older backup."""
 
     async def scenario() -> None:
@@ -335,8 +377,10 @@ def test_lost_metadata_are_noticed(cluster: Cluster) -> None:
             await home.change(one_more)
             before = home.image
             await session.commit([SetData(HEAD, Head().encode())])
-            with pytest.raises(StorageError, match="has lost cluster metadata"):
+            with pytest.raises(ApiError, match="cannot be read") as caught:
                 await home.refresh()
+            check_is_plain(caught.value, cluster, caplog)
+            assert "has lost cluster metadata" in caplog.text
             assert home.image is before
 
     asyncio.run(scenario())

@@ -184,9 +184,12 @@ class ZooKeeperMetadata:
             await self._session.create(HEAD, Head().encode())
 
     async def refresh(self) -> ClusterImage:
-        async with self._changing:
-            self._let_run(await self._read_newest())
-            return self._image
+        try:
+            async with self._changing:
+                self._let_run(await self._read_newest())
+                return self._image
+        except (ZooKeeperError, StorageError) as error:
+            raise _plain(error) from error
 
     async def change(self, decide: Decision) -> ClusterImage:
         return await self.change_if(decide)
@@ -228,16 +231,15 @@ class ZooKeeperMetadata:
                 await self._decide_and_commit(decide, conditions, works)
                 self._snapshot_if_due()
                 return self._image, works
-        except (TimeoutError, NotConnected):
+        except TimeoutError:
             self._let_run(works)
-            raise ApiError(
-                ErrorCode.REQUEST_TIMED_OUT,
-                f"ZooKeeper at {self._session.hosts} did not answer within "
-                f"{CHANGE_SECONDS_MAX:g} s: whether the metadata was changed is unknown",
-            ) from None
-        except ZooKeeperError as error:
+            late = NotConnected(
+                f"ZooKeeper at {self._session.hosts} did not answer within {CHANGE_SECONDS_MAX:g} s"
+            )
+            raise _plain(late, is_change=True) from None
+        except (ZooKeeperError, StorageError) as error:
             self._let_run(works)
-            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
+            raise _plain(error, is_change=True) from error
         except BaseException:
             self._let_run(works)
             raise
@@ -430,6 +432,23 @@ class ZooKeeperMetadata:
                 continue
             self._head, self._head_version = head, self._head_version + 1
             self._bytes_since_snapshot = 0
+
+
+def _plain(error: MillstreamError, *, is_change: bool = False) -> ApiError:
+    """The error that clients get. The original names nodes and servers: it is for the log."""
+    logger.error("cannot read or change the cluster metadata: %s", error)
+    if isinstance(error, NotConnected | OutcomeUnknown):
+        unknown = ": whether the metadata was changed is unknown" if is_change else ""
+        return ApiError(
+            ErrorCode.REQUEST_TIMED_OUT,
+            f"this broker cannot reach ZooKeeper{unknown}; try again, and look into the broker's "
+            "log if it lasts",
+        )
+    done = "changed" if is_change else "read"
+    return ApiError(
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        f"the cluster metadata in ZooKeeper cannot be {done}; the broker's log has the reason",
+    )
 
 
 class Conflict(MillstreamError):

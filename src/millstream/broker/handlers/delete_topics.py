@@ -36,7 +36,9 @@ async def delete_topics(context: RequestContext, request: Any) -> Fields:
         return await _delete(context, wanted)
     except MillstreamError as error:  # clients wait for an answer about each topic
         logger.warning("topics cannot be deleted now: %s", error)
-        late = ApiError(ErrorCode.REQUEST_TIMED_OUT, f"The outcome is not known: {error}")
+        # Other messages than those of an ApiError are not for clients.
+        reason = error.message if isinstance(error, ApiError) else "the broker's log has the reason"
+        late = ApiError(ErrorCode.REQUEST_TIMED_OUT, f"The outcome is not known: {reason}")
         return {"responses": [_answer(name, topic_id, late) for name, topic_id in wanted]}
 
 
