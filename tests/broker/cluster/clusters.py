@@ -46,12 +46,9 @@ class Cluster:
     def hosts(self) -> str:
         return self.address + self.chroot
 
-    def set_acls(self, path: str, acls: list[ACL], user: tuple[str, str] | None = None) -> None:
+    def set_acls(self, path: str, acls: list[ACL]) -> None:
         """As a client of ZooKeeper that is not a broker."""
-        options = {} if user is None else {"mechanism": "DIGEST-MD5", "username": user[0]}
-        if user is not None:
-            options["password"] = user[1]
-        client = KazooClient(self.hosts, timeout=20.0, sasl_options=options or None)
+        client = KazooClient(self.hosts, timeout=20.0)
         client.start(PATIENCE_SECONDS)
         try:
             client.set_acls(path, acls)

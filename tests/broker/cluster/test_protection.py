@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoChildrenForEphemeralsError
-from kazoo.security import OPEN_ACL_UNSAFE
+from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, Permissions, make_digest_acl_credential
 
 from millstream.broker.cluster.nodes import LOG, entry_path
 from millstream.broker.cluster.protection import secure_nodes
 from millstream.broker.cluster.security import Access, ZooKeeperSecurity
 from millstream.broker.cluster.session import ZooKeeperError
 from millstream.broker.metadata.topics import NewTopic
+from millstream.errors import MillstreamError
 from tests.broker.cluster.clusters import Cluster, eventually
 from tests.broker.cluster.test_joining import running
 from tests.peers.patience import PATIENCE_SECONDS
@@ -105,6 +106,54 @@ def test_node_that_was_restricted_further_stays_so(cluster: Cluster) -> None:
             assert await session.access("/brokers") is Access.READABLE
 
     asyncio.run(scenario())
+
+
+def test_rights_of_single_others_are_removed(
+    cluster: Cluster, stranger: KazooClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As someone could have added them while the cluster was open."""
+    mine = make_digest_acl_credential("eve", "secret")
+    rights = [ACL(Permissions.ALL, Id("digest", mine)), ACL(Permissions.READ, Id("ip", "10.0.0.9"))]
+
+    async def scenario() -> None:
+        async with cluster.secured(OWNER).session() as session:
+            await session.ensure("/brokers/ids")
+            await session.ensure(LOG)
+            for path in ("", "/brokers/ids", LOG):
+                await session.set_access(path, Access.OPEN)
+                node, acls = cluster.chroot + path, [*OPEN_ACL_UNSAFE, *rights]
+                await asyncio.to_thread(stranger.set_acls, node, acls)
+            await session.set_access("/brokers", Access.PRIVATE)
+            await secure_nodes(session)
+            for path in ("", "/brokers/ids", LOG):
+                assert await session.identities(path) == {f"sasl:{BROKERS_USER[0]}"}
+            assert await session.access("/brokers/ids") is Access.READABLE
+            assert await session.access("/brokers") is Access.PRIVATE
+            caplog.clear()
+            await secure_nodes(session)
+            assert "are removed" not in caplog.text
+
+    asyncio.run(scenario())
+    stranger.add_auth("digest", "eve:secret")
+    with pytest.raises(NoAuthError):
+        stranger.get(cluster.chroot + LOG)
+
+
+def test_broker_of_another_cluster_changes_no_rights(
+    secured_zookeeper: SecuredZooKeeper, stranger: KazooClient, tmp_path: Path
+) -> None:
+    """It is refused because of its cluster id, before it secures what is not its own."""
+    one, other = (Cluster(secured_zookeeper.address, f"/test-{uuid.uuid4().hex}") for _ in range(2))
+
+    async def scenario() -> None:
+        async with running(one, tmp_path / "1", 1), running(other, tmp_path / "2", 1):
+            pass
+        with pytest.raises(MillstreamError, match="belongs to cluster"):
+            async with running(other, tmp_path / "1", 1, **logged_in(BROKERS_USER)):
+                pass
+
+    asyncio.run(scenario())
+    assert stranger.get_acls(f"{other.chroot}/millstream")[0] == OPEN_ACL_UNSAFE
 
 
 @pytest.mark.slow

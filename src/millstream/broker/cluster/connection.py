@@ -58,6 +58,13 @@ def access_of(acls: list[ACL]) -> Access:
     return Access.READABLE if rights == Permissions.READ else Access.OPEN
 
 
+def identities_of(acls: list[ACL]) -> frozenset[str]:
+    """Who has rights on a node besides everyone, as scheme:id."""
+    return frozenset(
+        f"{acl.id.scheme}:{acl.id.id}" for acl in acls if acl.perms and acl.id != ANYONE_ID_UNSAFE
+    )
+
+
 class Owner(Protocol):
     """Gets what happens, in kazoo's thread."""
 

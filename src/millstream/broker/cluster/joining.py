@@ -53,11 +53,12 @@ class ZooKeeperCluster:
         )
         await session.start(config.zookeeper_connection_seconds)
         try:
-            await session.repeating(lambda: secure_nodes(session))
             fs = filesystem or OsFileSystem()
             cluster_id = await session.repeating(
                 lambda: find_cluster_id(session, fs, config.log_directories)
             )
+            # Only now: the chroot is that of this broker's cluster.
+            await session.repeating(lambda: secure_nodes(session))
         except BaseException:
             await session.close()
             raise

@@ -35,7 +35,13 @@ from kazoo import exceptions
 from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
 
-from millstream.broker.cluster.connection import ACLS, Client, LoginRequired, access_of
+from millstream.broker.cluster.connection import (
+    ACLS,
+    Client,
+    LoginRequired,
+    access_of,
+    identities_of,
+)
 from millstream.broker.cluster.security import Access, ZooKeeperSecurity
 from millstream.errors import MillstreamError
 
@@ -308,10 +314,17 @@ class ZooKeeperSession:
                 raise
 
     async def access(self, path: str) -> Access:
-        """What others may do with the node."""
+        """What everyone may do with the node."""
+        return access_of(await self._acls(path))
+
+    async def identities(self, path: str) -> frozenset[str]:
+        """The single users, certificates and addresses that have rights on the node."""
+        return identities_of(await self._acls(path))
+
+    async def _acls(self, path: str) -> Any:
         node = self._node(path)
         acls, _ = await self._call(lambda it: it.get_acls_async(node), path)
-        return access_of(acls)
+        return acls
 
     async def set_access(self, path: str, access: Access) -> None:
         node, acl = self._node(path), ACLS[access]
