@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import queue
 import subprocess
@@ -35,9 +36,26 @@ _SETTINGS = {
 }
 
 
+# The wire format of Confluent's converter: a zero byte, the schema's id in four bytes, the value.
+_AVRO_SETTINGS = {
+    "schema.name.adjustment.mode": "avro",
+    "field.name.adjustment.mode": "avro",
+} | {
+    f"{side}.converter.apicurio.registry.{name}": value
+    for side in ("key", "value")
+    for name, value in (
+        ("as-confluent", "true"),
+        ("use-id", "contentId"),
+        ("auto-register", "true"),
+        ("headers.enabled", "false"),
+    )
+}
+
+
 @dataclass(frozen=True)
 class DebeziumEvent:
-    """An event as Debezium gives it to Kafka Connect's JSON converter."""
+    """An event as Debezium gives it to Kafka Connect's JSON converter. In Avro, key and value are
+    the bytes that the converter made."""
 
     topic: str
     key: Any
@@ -51,6 +69,7 @@ class Debezium:
 
     process: subprocess.Popen[str]
     lines: queue.Queue[str | None]
+    is_avro: bool = False
 
     def next_line(self) -> str:
         line = self.lines.get(timeout=PATIENCE_SECONDS)
@@ -60,7 +79,8 @@ class Debezium:
     def next_event(self) -> DebeziumEvent:
         topic, key, value, *headers = self.next_line().rstrip("\n").split("\t")
         named = zip(headers[::2], map(json.loads, headers[1::2]), strict=True)
-        return DebeziumEvent(topic, json.loads(key), json.loads(value), tuple(named))
+        read = _from_base64 if self.is_avro else json.loads
+        return DebeziumEvent(topic, read(key), read(value), tuple(named))
 
     def events_until(self, topic: str) -> list[DebeziumEvent]:
         """The events before the next one of a topic, which is taken, too."""
@@ -68,6 +88,16 @@ class Debezium:
         while (event := self.next_event()).topic != topic:
             events.append(event)
         return events
+
+
+def _from_base64(text: str) -> bytes | None:
+    return base64.b64decode(text) if text else None
+
+
+def avro_settings(registry_url: str) -> dict[str, str]:
+    """For an engine whose events are Avro, with the schemas in an Apicurio registry."""
+    urls = {f"{it}.converter.apicurio.registry.url": registry_url for it in ("key", "value")}
+    return _AVRO_SETTINGS | urls
 
 
 def database_settings(url: str) -> dict[str, str]:
@@ -88,8 +118,10 @@ def running_debezium(
     jvm_options: Sequence[str] = (),
 ) -> Iterator[Debezium]:
     """An engine that reads a database; raises `PeerMissing` where it cannot be had. `arguments` are
-    the program's, behind the file of settings."""
-    command = java_program("DebeziumProgram", "debezium", jvm_options)
+    the program's, behind the file of settings: `avro` with the settings of `avro_settings`."""
+    is_avro = "avro" in arguments
+    bundle = "debezium-avro" if is_avro else "debezium"
+    command = java_program("DebeziumProgram", bundle, jvm_options)
     with tempfile.TemporaryDirectory(prefix="millstream-debezium-") as directory:
         given = _SETTINGS | database_settings(url) | dict(settings or {})
         given["offset.storage.file.filename"] = str(Path(directory) / "offsets")
@@ -104,7 +136,7 @@ def running_debezium(
         lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=_pump, args=(process, lines), daemon=True).start()
         try:
-            yield Debezium(process, lines)
+            yield Debezium(process, lines, is_avro)
         finally:
             process.kill()
             process.wait()

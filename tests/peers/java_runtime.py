@@ -23,12 +23,19 @@ from tests.peers.patience import PATIENCE_SECONDS
 KAFKA_VERSION = "4.3.1"
 OLD_CLIENT_VERSION = "3.9.1"  # what Spark's connector brings along; the last with ZooKeeper
 DEBEZIUM_VERSION = "3.6.1.Final"
+AVRO_CONVERTER_VERSION = "2.6.13.Final"
 OPENSEARCH_VERSION = "2.19.6"  # the last one for Java 17
 TRINO_VERSION = "435"  # the last one for Java 17
 LUCENE_VERSION = "9.11.1"  # 10 needs Java 21
 DOGSTATSD_VERSION = "4.4.4"
 JEROMQ_VERSION = "0.6.0"
 
+_DEBEZIUM: list[tuple[str, ...]] = [
+    ("io.debezium", "debezium-api", DEBEZIUM_VERSION),
+    ("io.debezium", "debezium-embedded", DEBEZIUM_VERSION),
+    ("io.debezium", "debezium-connector-postgres", DEBEZIUM_VERSION),
+    ("io.debezium", "debezium-storage-file", DEBEZIUM_VERSION),
+]
 # Group, artifact, version, and the classifier of jars that have one.
 _BUNDLES: dict[str, list[tuple[str, ...]]] = {
     "kafka": [
@@ -55,11 +62,11 @@ _BUNDLES: dict[str, list[tuple[str, ...]]] = {
         ("com.fasterxml.jackson.core", "jackson-databind", "2.17.2"),
         ("org.slf4j", "slf4j-simple", "1.7.36"),
     ],
-    "debezium": [
-        ("io.debezium", "debezium-api", DEBEZIUM_VERSION),
-        ("io.debezium", "debezium-embedded", DEBEZIUM_VERSION),
-        ("io.debezium", "debezium-connector-postgres", DEBEZIUM_VERSION),
-        ("io.debezium", "debezium-storage-file", DEBEZIUM_VERSION),
+    "debezium": _DEBEZIUM,
+    # With the converter to Avro of Debezium's documentation; Confluent's is in no public registry.
+    "debezium-avro": [
+        *_DEBEZIUM,
+        ("io.apicurio", "apicurio-registry-utils-converter", AVRO_CONVERTER_VERSION),
     ],
     "opensearch": [
         ("org.opensearch", "opensearch", OPENSEARCH_VERSION),
@@ -83,6 +90,7 @@ _BUNDLES: dict[str, list[tuple[str, ...]]] = {
 _SOURCES = {  # of the others: java
     "kafka-streams": "java/streams",
     "debezium": "java/debezium",
+    "debezium-avro": "java/debezium",
     "opensearch": "java/opensearch",
     "trino": "java/trino",
     "lucene": "java/lucene",

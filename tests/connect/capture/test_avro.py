@@ -160,23 +160,28 @@ def test_events_are_those_of_json(
 def test_unchanged_toast_has_a_placeholder(in_avro: Source, registry: SchemaRegistry) -> None:
     in_avro.execute("CREATE EXTENSION hstore")
     in_avro.execute(
-        "CREATE TABLE t (id int PRIMARY KEY, n int, a text, b bytea, c int[], h hstore)"
+        "CREATE TABLE t (id int PRIMARY KEY, n int, a text, b bytea, c int[], d text[], h hstore)"
     )
-    for column in "abch":
+    for column in "abcdh":
         in_avro.execute(f"ALTER TABLE t ALTER {column} SET STORAGE EXTERNAL")
     in_avro.execute(
         "INSERT INTO t SELECT 1, 1, repeat('x', 9000), decode(repeat('ab', 9000), 'hex'), "
-        "array_agg(i), hstore('k', repeat('x', 9000)) FROM generate_series(1, 5000) i"
+        "array_agg(i), ARRAY[repeat('x', 9000)], hstore('k', repeat('x', 9000)) "
+        "FROM generate_series(1, 5000) i"
     )
     in_avro.execute("UPDATE t SET n = 2")
-    _, updated = in_avro.changes()
+    inserted, updated = in_avro.changes()
+    assert inserted.value is not None
+    assert updated.value is not None
+    assert inserted.value[:5] == updated.value[:5]
     text = "__debezium_unavailable_value"
     assert decoded(registry, updated.value)["after"] == {
         "id": 1,
         "n": 2,
         "a": text,
         "b": text.encode(),
-        "c": text,
+        "c": list(text.encode()),
+        "d": [text],
         "h": f'{{"{text}":"{text}"}}',
     }
 
@@ -197,6 +202,40 @@ def test_precise_decimals_are_avros(in_avro: Source, registry: SchemaRegistry) -
     assert second["a"] == Decimal("0.00")
     assert int.from_bytes(second["b"]["value"], "big", signed=True) == -(10**20)
     assert second["c"] == {"scale": 3, "value": b"\1"}
+
+
+def test_what_the_narrow_schema_cannot_hold_is_written_by_a_wide_one(
+    in_avro: Source, registry: SchemaRegistry
+) -> None:
+    in_avro.settings = replace(in_avro.settings, decimals="precise")
+    in_avro.execute("CREATE TABLE t (id numeric(4,0) PRIMARY KEY, n numeric, l int[], f float8[])")
+    in_avro.execute(
+        "INSERT INTO t VALUES (1, 1.5, '{1}'), (2, 'NaN', '{2}'), (3, 3, '{{3}}'), "
+        "('NaN', 4, '{4}')"
+    )
+    in_avro.execute("ALTER TABLE t ALTER f SET STORAGE EXTERNAL")
+    in_avro.execute("UPDATE t SET f = array_fill(0.1::float8, ARRAY[2000]) WHERE id = 1")
+    in_avro.execute("UPDATE t SET n = 5 WHERE id = 1")
+    streamed = in_avro.changes()
+    copied = in_avro.copy(in_avro.tables["t"])
+
+    def schemas(changes: list[Change], content: Any) -> list[int]:
+        return [int.from_bytes(content(it)[1:5], "big") for it in changes]
+
+    narrow, wide = (
+        [registry.subjects[f"shop.public.t-{side}{it}"] for side in ("key", "value")]
+        for it in ("", "-text")
+    )
+    assert [len(it) for it in (*narrow, *wide)] == [1, 1, 1, 1]
+    values = [(narrow, wide)[it][1][0] for it in (0, 1, 1, 1, 0, 1)]
+    assert schemas(streamed, lambda it: it.value) == values
+    keys = [(narrow, wide)[it][0][0] for it in (0, 0, 0, 1, 0, 0)]
+    assert schemas(streamed, lambda it: it.key) == keys
+    assert sorted(schemas(copied, lambda it: it.value)) == sorted(values[:4])
+    rows = [decoded(registry, it.value)["after"] for it in streamed]
+    assert [rows[1]["n"], rows[2]["l"], rows[3]["id"]] == ["NaN", "[[3]]", "NaN"]
+    assert rows[5]["f"] == "__debezium_unavailable_value"
+    assert decoded(registry, streamed[3].key) == {"id": "NaN"}
 
 
 def test_truncate_is_an_event_of_the_table(registry: SchemaRegistry) -> None:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -39,6 +39,15 @@ ENGINE_SETTINGS = {
     "snapshot.mode": "initial",
 }
 MARKER_TOPIC = "shop.public.marker"
+
+
+class Compared(Protocol):
+    """A database, and both's events of its changes."""
+
+    source: Source
+    markers: int
+
+    def events(self, *, also_avro: bool = False) -> tuple[list[Any], list[Any]]: ...
 
 
 @dataclass
@@ -83,8 +92,11 @@ class Both:
 
 
 def comparable_event(event: DebeziumEvent) -> Any:
-    headers = tuple(it for it in event.headers if it[0] in (NEW_KEY_HEADER, OLD_KEY_HEADER))
-    return event.key, without_differences(event.value), headers
+    return event.key, without_differences(event.value), key_headers(event.headers)
+
+
+def key_headers(headers: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
+    return tuple(it for it in headers if it[0] in (NEW_KEY_HEADER, OLD_KEY_HEADER))
 
 
 def comparable_change(change: Change) -> Any:
@@ -131,6 +143,16 @@ def _differences(path: str, ours: Any, theirs: Any) -> Iterator[tuple[str, Any, 
         yield path, ours, theirs
 
 
+def declare_types(source: Source) -> None:
+    """What the tables of the tests need, and the table that marks the end of a test's changes."""
+    source.execute("CREATE EXTENSION hstore")
+    source.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+    source.execute("CREATE TYPE pair AS (a int, b text)")
+    source.execute("CREATE DOMAIN positive AS int CHECK (VALUE > 0)")
+    source.execute("CREATE TABLE marker (id int PRIMARY KEY)")
+    source.execute("INSERT INTO marker VALUES (0)")
+
+
 @contextmanager
 def compared(postgres: PostgresServer, decimals: Decimals = "string") -> Iterator[Both]:
     """A database with both readers; skips where Debezium cannot be had."""
@@ -153,12 +175,7 @@ def compared(postgres: PostgresServer, decimals: Decimals = "string") -> Iterato
             tables={},
             encoders={},
         )
-        source.execute("CREATE EXTENSION hstore")
-        source.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
-        source.execute("CREATE TYPE pair AS (a int, b text)")
-        source.execute("CREATE DOMAIN positive AS int CHECK (VALUE > 0)")
-        source.execute("CREATE TABLE marker (id int PRIMARY KEY)")
-        source.execute("INSERT INTO marker VALUES (0)")
+        declare_types(source)
         try:
             given = ENGINE_SETTINGS | {
                 "decimal.handling.mode": decimals,
@@ -343,7 +360,7 @@ class Workload:
     """Statements on one table, drawn one after another."""
 
     draw: st.DataObject
-    both: Both
+    both: Compared
     table: str
     columns: dict[str, str]
     last_column: int = 0
@@ -438,6 +455,10 @@ class Workload:
 )
 @given(data=st.data())
 def test_generated_workloads_are_equal(both: Both, data: st.DataObject) -> None:
+    run_workload(both, data)
+
+
+def run_workload(both: Compared, data: st.DataObject) -> None:
     kinds = data.draw(st.lists(st.sampled_from(list(COLUMN_VALUES)), max_size=4))
     both.markers += 1
     workload = Workload(

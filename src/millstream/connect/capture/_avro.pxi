@@ -1,8 +1,9 @@
 # Values and envelopes in Avro, by the schemas that avro.py makes.
 #
-# A column is a union of null and its type. Types that cannot hold everything that PostgreSQL can
-# send (NaN in decimals, arrays of several dimensions, values that were not sent) have a third
-# branch, string. In keys there is no null.
+# A column is a union of null and its type; columns of the key have no null. Types that cannot hold
+# everything that PostgreSQL can send (NaN in decimals, arrays of several dimensions, values that
+# were not sent) have one more branch, string, in the wide schema. A row that needs it is written by
+# that schema, all others by the narrow one, which is Debezium's.
 
 cdef enum:
     NUMBER_BYTES_MAX = 10
@@ -32,8 +33,13 @@ cdef Status put_text(Out* out, const uint8_t* text, int64_t size) noexcept nogil
     return put_counted(out, text, size) if is_utf8(text, size) else BAD_TEXT
 
 
-cdef inline bint has_text_branch(Kind kind) noexcept nogil:
+cdef inline bint may_not_fit(Kind kind) noexcept nogil:
     return kind == ARRAY or kind == COMPOSITE or kind == DECIMAL or kind == VARIABLE_DECIMAL
+
+
+cdef inline bint is_string(Kind kind) noexcept nogil:
+    return (kind == TEXT or kind == TIME_ZONED or kind == TIMESTAMP_ZONED or kind == MONEY
+            or kind == HSTORE_JSON)
 
 
 cdef Status avro_field(Out* out, const Node* nodes, int index, const uint8_t* text, int64_t size,
@@ -44,13 +50,15 @@ cdef Status avro_field(Out* out, const Node* nodes, int index, const uint8_t* te
     cdef int branch = 1 if is_nullable else 0
     cdef bint is_text = False
     cdef const uint8_t* at
-    if has_text_branch(node.kind):
+    if may_not_fit(node.kind):
         if node.kind == ARRAY:
             at = array_start(text, text + size)
             is_text = text + size - at > 1 and at[1] == c"{"
         elif node.kind != COMPOSITE:
             is_text = is_special(text, size)
-    elif not is_nullable:
+        if is_text and not scratch.with_text:
+            return NEEDS_TEXT
+    if not is_nullable and not (scratch.with_text and may_not_fit(node.kind)):
         return avro_value(out, nodes, index, text, size, scratch, depth)
     status = put_long(out, branch + 1 if is_text else branch)
     if status != DONE:
@@ -288,6 +296,13 @@ cdef Status avro_composite(Out* out, const Node* nodes, const Node* node, const 
     return DONE if at == end else BAD_COMPOSITE
 
 
+FIRST_BRANCH = 0
+
+
+cdef bytes wire_prefix(int schema_id):
+    return b"\0" + schema_id.to_bytes(4, "big")
+
+
 cdef bytes avro_pieces(pieces):
     """Constant parts: texts, numbers, and None for null. A number or text in a tuple is in the
     second branch of a union."""
@@ -316,8 +331,11 @@ cdef class AvroEnvelope(Envelope):
     cdef bint is_flat
     cdef bint has_transaction
     cdef tuple head             # of the source: version, connector, name
+    cdef object schema_id       # (is_key, is_wide) -> the id of the schema, which is registered
     cdef bytes key_prefix
     cdef bytes value_prefix
+    cdef bytes wide_key_prefix  # None until the wide schema is needed
+    cdef bytes wide_value_prefix
     cdef bytes placeholder
     cdef bytes to_sequence      # from the end of the rows to the text of `sequence`
     cdef bytes sequence_start   # up to the LSN of the event
@@ -326,14 +344,17 @@ cdef class AvroEnvelope(Envelope):
     cdef bytes times            # from `ts_ms` to the end
     cdef bytes snapshot_end     # from the end of the rows
 
-    def __cinit__(self, table, settings, value_types, str version, str connector, int key_id,
-                  int value_id):
+    def __cinit__(self, table, settings, value_types, str version, str connector, schema_id):
+        cdef int i
         self.is_flat = settings.shape == "flat"
         self.has_transaction = settings.transaction_metadata
         self.head = (version, connector, settings.server_name)
         self.placeholder = settings.unavailable_value.encode()
-        self.key_prefix = b"\0" + key_id.to_bytes(4, "big")
-        self.value_prefix = b"\0" + value_id.to_bytes(4, "big")
+        self.schema_id = schema_id
+        self.key_prefix = wire_prefix(schema_id(True, False)) if table.key else b""
+        self.value_prefix = wire_prefix(schema_id(False, False))
+        for i, column in enumerate(table.columns):
+            self.nodes[i].is_required = column.name in table.key
 
     cdef int start_transaction(self, StreamContext context) except -1:
         cdef int64_t time_us = context.commit_time_us
@@ -342,7 +363,7 @@ cdef class AvroEnvelope(Envelope):
         if self.is_flat:
             return 0
         self.to_sequence = avro_pieces(
-            (*self.head, time_us // 1000, ("false",), self.settings.database)) + b"\2"
+            (*self.head, time_us // 1000, FIRST_BRANCH, "false", self.settings.database)) + b"\2"
         self.sequence_start = b'[null,"' if last is None else b'["%d","' % last
         self.to_lsn = avro_pieces((
             (time_us,), (time_us * 1000,), self.table.schema, self.table.name, (context.xid,))) + (
@@ -359,7 +380,7 @@ cdef class AvroEnvelope(Envelope):
             return 0
         sequence = json_text([None, None if lsn is None else str(lsn)]).decode()
         self.snapshot_end = avro_pieces((
-            *self.head, snapshot_time_us // 1000, (flag,), self.settings.database, (sequence,),
+            *self.head, snapshot_time_us // 1000, FIRST_BRANCH, flag, self.settings.database, (sequence,),
             (snapshot_time_us,), (snapshot_time_us * 1000,), self.table.schema, self.table.name,
             None if xid is None else (xid,), None if lsn is None else (lsn,),
             None, None, None, None, "r")) + avro_times(now_us)
@@ -367,7 +388,27 @@ cdef class AvroEnvelope(Envelope):
 
     cdef Status put_key(self, Out* out, const Field* fields, const int* key_columns, int keys,
                         int* bad_column):
+        cdef int64_t start = out.size
         cdef Status status = put_bytes(out, self.key_prefix)
+        if status == DONE:
+            status = self._put_key_columns(out, fields, key_columns, keys, bad_column)
+        if status != NEEDS_TEXT:
+            return status
+        if self.wide_key_prefix is None:
+            self.wide_key_prefix = wire_prefix(self.schema_id(True, True))
+        out.size = start
+        self.scratch.with_text = True
+        try:
+            status = put_bytes(out, self.wide_key_prefix)
+            if status == DONE:
+                status = self._put_key_columns(out, fields, key_columns, keys, bad_column)
+        finally:
+            self.scratch.with_text = False
+        return status
+
+    cdef Status _put_key_columns(self, Out* out, const Field* fields, const int* key_columns,
+                                 int keys, int* bad_column):
+        cdef Status status = DONE
         cdef const Field* field
         cdef int i
         for i in range(keys):
@@ -386,10 +427,37 @@ cdef class AvroEnvelope(Envelope):
 
     cdef Status put(self, Out* out, uint8_t operation, const Field* before, const Field* after,
                     uint64_t lsn, int64_t total_order, int64_t order, int* bad_column):
-        cdef Status status
+        cdef int64_t start = out.size
+        cdef Status status = self._put_event(out, operation, before, after, lsn, total_order, order,
+                                             bad_column)
+        if status != NEEDS_TEXT:
+            return status
+        out.size = start
+        self._start_wide()
+        try:
+            return self._put_event(out, operation, before, after, lsn, total_order, order,
+                                   bad_column)
+        finally:
+            self.scratch.with_text = False
+
+    cdef int _start_wide(self) except -1:
+        if self.wide_value_prefix is None:
+            self.wide_value_prefix = wire_prefix(self.schema_id(False, True))
+        self.scratch.with_text = True
+        return 0
+
+    cdef inline Status _put_prefix(self, Out* out):
+        if self.scratch.with_text:
+            return put_bytes(out, self.wide_value_prefix)
+        return put_bytes(out, self.value_prefix)
+
+    cdef Status _put_event(self, Out* out, uint8_t operation, const Field* before,
+                           const Field* after, uint64_t lsn, int64_t total_order, int64_t order,
+                           int* bad_column):
+        cdef Status status = self._put_prefix(out)
         cdef int64_t digits
-        if put_bytes(out, self.value_prefix) != DONE:
-            return NO_MEMORY
+        if status != DONE:
+            return status
         if self.is_flat:
             return self._put_flat(out, after if after != NULL else before, after == NULL,
                                   bad_column)
@@ -418,7 +486,19 @@ cdef class AvroEnvelope(Envelope):
         return put_bytes(out, self.times)
 
     cdef Status put_snapshot(self, Out* out, const Field* row, int* bad_column):
-        cdef Status status = put_bytes(out, self.value_prefix)
+        cdef int64_t start = out.size
+        cdef Status status = self._put_copied(out, row, bad_column)
+        if status != NEEDS_TEXT:
+            return status
+        out.size = start
+        self._start_wide()
+        try:
+            return self._put_copied(out, row, bad_column)
+        finally:
+            self.scratch.with_text = False
+
+    cdef Status _put_copied(self, Out* out, const Field* row, int* bad_column):
+        cdef Status status = self._put_prefix(out)
         if status != DONE:
             return status
         if self.is_flat:
@@ -446,9 +526,9 @@ cdef class AvroEnvelope(Envelope):
                 return status
             if row[i].kind == PRESENT:
                 status = avro_field(out, self.nodes, i, row[i].text, row[i].size, &self.scratch, 0,
-                                    True)
+                                    not self.nodes[i].is_required)
             elif row[i].kind == IS_NULL:
-                status = put_long(out, 0)
+                status = NULL_KEY if self.nodes[i].is_required else put_long(out, 0)
             else:
                 status = self.put_unavailable(out, i)
             if status != DONE:
@@ -458,18 +538,38 @@ cdef class AvroEnvelope(Envelope):
 
     cdef Status put_unavailable(self, Out* out, int column):
         """Types of fixed size are never stored apart, and cannot be unavailable."""
-        cdef Kind kind = self.nodes[column].kind
+        cdef const Node* node = &self.nodes[column]
+        cdef Kind kind = node.kind
+        cdef int branch = 0 if node.is_required else 1
         if kind == HSTORE_MAP or kind == HSTORE_JSON:
             text = self.placeholder.decode()
             content = json_text({text: text})
-            put_long(out, 1)
+            if branch:
+                put_long(out, branch)
             if kind == HSTORE_MAP:
                 return put_map(out, content)
             return put_counted(out, <const char*>content, len(content))
-        if kind != TEXT and kind != BYTES and kind != BITS and not has_text_branch(kind):
+        if kind == ARRAY and not self.scratch.with_text:
+            return self._put_unavailable_array(out, node)
+        if may_not_fit(kind) and not self.scratch.with_text:
+            return NEEDS_TEXT
+        if kind != TEXT and kind != BYTES and kind != BITS and not may_not_fit(kind):
             return BAD_TUPLE
-        put_long(out, 2 if has_text_branch(kind) else 1)
+        if may_not_fit(kind):
+            put_long(out, branch + 1)
+        elif branch:
+            put_long(out, branch)
         return put_counted(out, <const char*>self.placeholder, len(self.placeholder))
+
+    cdef Status _put_unavailable_array(self, Out* out, const Node* node):
+        """As in Debezium: the text as the only element, or its bytes as integers."""
+        cdef Kind kind = self.nodes[node.first_item].kind
+        if kind != INTEGER and not is_string(kind):
+            return NEEDS_TEXT
+        if not node.is_required:
+            put_long(out, 1)
+        items = list(self.placeholder) if kind == INTEGER else [self.placeholder.decode()]
+        return put_bytes(out, avro_pieces((len(items), *((it,) for it in items), 0)))
 
 
 cdef bytes avro_times(int64_t now_us):

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 from millstream.connect.capture.envelope import EnvelopeSettings
@@ -62,8 +62,7 @@ class AvroEnvelope(Envelope):
         value_types: Sequence[ValueType],
         version: str,
         connector: str,
-        key_id: int,
-        value_id: int,
+        schema_id: Callable[[bool, bool], int],
     ) -> None: ...
 
 class TableEncoder:

@@ -53,6 +53,7 @@ MESSAGES = {
     NO_KEY_VALUE: "is part of the key, and its value was not sent",
     NULL_KEY: "is part of the key and null, which Avro keys cannot be",
     TOO_LARGE: "the buffer is full: take its columns more often",
+    NEEDS_TEXT: "does not fit its Avro type",
 }
 
 

@@ -18,6 +18,7 @@ cdef struct Node:           # a types.ValueType
     int items
     int scale               # of a decimal; the digits of a timestamp's seconds
     bint is_wide
+    bint is_required        # Avro: a column that cannot be null
     uint8_t delimiter
     const uint8_t* label    # of an attribute: `"name":`
     int64_t label_size
@@ -25,6 +26,7 @@ cdef struct Node:           # a types.ValueType
 cdef struct Scratch:
     Out[DEPTH_MAX + 1] at_depth
     Out spare               # for text that is written into other text
+    bint with_text          # Avro: the schema has a branch `string` for what does not fit
 
 
 cdef Status json_value(Out* out, const Node* nodes, int index, const uint8_t* text, int64_t size,

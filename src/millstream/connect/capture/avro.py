@@ -1,8 +1,9 @@
-"""Avro schemas of change records: Debezium's names, and a column for each column of the table.
+"""Avro schemas of change records: those that Kafka Connect's converters make of Debezium's.
 
-Every column may be null, since PostgreSQL does not send all of them for deletes. `_avro.pxi` writes
-by these schemas. Decimals, arrays and composites have a branch `string`: for NaN, for arrays of
-several dimensions (as JSON), and for TOAST values that were not sent.
+Every column but those of the key may be null, since PostgreSQL does not send all of them for
+deletes. `_avro.pxi` writes by these schemas. The wide schema is for rows that Debezium's cannot
+hold: there decimals, arrays and composites have a branch `string`, for NaN, for arrays of several
+dimensions (as JSON), and for TOAST values that were not sent.
 """
 
 from __future__ import annotations
@@ -33,13 +34,23 @@ _SCALARS: dict[Kind, tuple[str, str]] = {
     Kind.MONEY: ("string", ""),
     Kind.HSTORE_JSON: ("string", "io.debezium.data.Json"),
 }
-_WITH_TEXT = (Kind.ARRAY, Kind.COMPOSITE, Kind.DECIMAL, Kind.VARIABLE_DECIMAL)
-_SOURCE = {
+_MAY_NOT_FIT = (Kind.ARRAY, Kind.COMPOSITE, Kind.DECIMAL, Kind.VARIABLE_DECIMAL)
+_SNAPSHOT = {
+    "type": "string",
+    "connect.version": 1,
+    "connect.parameters": {
+        "allowed": "true,first,first_in_data_collection,last_in_data_collection,last,false,"
+        "incremental"
+    },
+    "connect.default": "false",
+    "connect.name": "io.debezium.data.Enum",
+}
+_SOURCE: dict[str, Any] = {
     "version": "string",
     "connector": "string",
     "name": "string",
     "ts_ms": "long",
-    "snapshot": ["null", "string"],
+    "snapshot": [_SNAPSHOT, "null"],
     "db": "string",
     "sequence": ["null", "string"],
     "ts_us": ["null", "long"],
@@ -52,52 +63,68 @@ _SOURCE = {
     "origin": ["null", "string"],
     "origin_lsn": ["null", "long"],
 }
+_NAMED_VERSION = 1  # of Debezium's own records
+_ENVELOPE_VERSION = 2
+_DOCUMENTED = {
+    "io.debezium.data.VariableScaleDecimal": "Variable scaled decimal",
+    "io.debezium.data.geometry.Point": "Geometry (POINT)",
+}
 _TRANSACTION = {"id": "string", "total_order": "long", "data_collection_order": "long"}
 
 
-def key_schema(table: Table, settings: EnvelopeSettings, types: list[ValueType]) -> str:
+def key_schema(
+    table: Table, settings: EnvelopeSettings, types: list[ValueType], is_wide: bool = False
+) -> str:
     """The schema of keys, as JSON."""
     by_name = dict(zip([it.name for it in table.columns], types, strict=True))
-    schemas = _Schemas(settings, table)
+    schemas = _Schemas(settings, table, is_wide)
     fields = {name: schemas.without_null(by_name[name], name) for name in table.key}
     return json.dumps(schemas.record("Key", schemas.namespace, fields))
 
 
-def value_schema(table: Table, settings: EnvelopeSettings, types: list[ValueType]) -> str:
+def value_schema(
+    table: Table, settings: EnvelopeSettings, types: list[ValueType], is_wide: bool = False
+) -> str:
     """The schema of values, as JSON."""
-    schemas = _Schemas(settings, table)
-    fields = {
-        column.name: schemas.nullable(it, column.name)
+    schemas = _Schemas(settings, table, is_wide)
+    fields: dict[str, Any] = {
+        column.name: schemas.without_null(it, column.name)
+        if column.name in table.key
+        else schemas.nullable(it, column.name)
         for column, it in zip(table.columns, types, strict=True)
     }
     if settings.shape == "flat":
         fields["__deleted"] = ["null", "string"]
         return json.dumps(schemas.record("Value", schemas.namespace, fields))
     row = schemas.record("Value", schemas.namespace, fields)
-    source = schemas.record("Source", "io.debezium.connector.postgresql", _SOURCE)
+    source = schemas.record("Source", "io.debezium.connector.postgresql", _SOURCE, _NAMED_VERSION)
     envelope = {
         "before": ["null", row],
         "after": ["null", f"{schemas.namespace}.Value"],
         "source": source,
-        "transaction": ["null", schemas.record("block", "event", _TRANSACTION)],
+        "transaction": ["null", schemas.record("block", "event", _TRANSACTION, _NAMED_VERSION)],
         "op": "string",
         "ts_ms": ["null", "long"],
         "ts_us": ["null", "long"],
         "ts_ns": ["null", "long"],
     }
-    return json.dumps(schemas.record("Envelope", schemas.namespace, envelope))
+    return json.dumps(schemas.record("Envelope", schemas.namespace, envelope, _ENVELOPE_VERSION))
 
 
 class _Schemas:
     """Types of one schema; named ones are defined where they occur first."""
 
-    def __init__(self, settings: EnvelopeSettings, table: Table) -> None:
+    def __init__(self, settings: EnvelopeSettings, table: Table, is_wide: bool) -> None:
         self._table = table
+        self._is_wide = is_wide
         parts = (*settings.server_name.split("."), table.schema, table.name)
         self.namespace = ".".join(_avro_name(it) for it in parts)
         self._defined: set[str] = set()
 
-    def record(self, name: str, namespace: str, fields: dict[str, Any]) -> dict[str, Any]:
+    def record(
+        self, name: str, namespace: str, fields: dict[str, Any], version: int | None = None
+    ) -> dict[str, Any]:
+        full = f"{namespace}.{name}"
         adjusted = {_avro_name(it): it for it in fields}
         if len(adjusted) < len(fields):
             raise CaptureError(
@@ -112,19 +139,27 @@ class _Schemas:
                 {"name": it, "type": fields[original]} | _default(fields[original])
                 for it, original in adjusted.items()
             ],
+            **({"connect.doc": _DOCUMENTED[full]} if full in _DOCUMENTED else {}),
+            **({} if version is None else {"connect.version": version}),
+            "connect.name": full,
         }
 
     def nullable(self, value_type: ValueType, path: str) -> list[Any]:
         branches = ["null", self._plain(value_type, path)]
-        return [*branches, "string"] if value_type.kind in _WITH_TEXT else branches
+        return [*branches, "string"] if self._has_text(value_type) else branches
 
     def without_null(self, value_type: ValueType, path: str) -> Any:
         plain = self._plain(value_type, path)
-        return [plain, "string"] if value_type.kind in _WITH_TEXT else plain
+        return [plain, "string"] if self._has_text(value_type) else plain
+
+    def _has_text(self, value_type: ValueType) -> bool:
+        return self._is_wide and value_type.kind in _MAY_NOT_FIT
 
     def _plain(self, value_type: ValueType, path: str) -> Any:
         match value_type.kind:
             case Kind.INTEGER:
+                if value_type.is_short:
+                    return {"type": "int", "connect.type": "int16"}
                 return "long" if value_type.is_wide else "int"
             case Kind.FLOAT:
                 return "double" if value_type.is_wide else "float"
@@ -133,19 +168,16 @@ class _Schemas:
             case Kind.HSTORE_MAP:
                 return {"type": "map", "values": ["null", "string"]}
             case Kind.DECIMAL:
-                return {
-                    "type": "bytes",
-                    "logicalType": "decimal",
-                    "precision": value_type.precision,
-                    "scale": value_type.scale,
-                }
+                return _decimal(value_type)
             case Kind.VARIABLE_DECIMAL:
                 fields: dict[str, Any] = {"scale": "int", "value": "bytes"}
-                return self._named("VariableScaleDecimal", "io.debezium.data", fields)
+                return self._named(
+                    "VariableScaleDecimal", "io.debezium.data", fields, _NAMED_VERSION
+                )
             case Kind.POINT:
                 fields = {"x": "double", "y": "double", "wkb": ["null", "bytes"]}
                 fields["srid"] = ["null", "int"]
-                return self._named("Point", "io.debezium.data.geometry", fields)
+                return self._named("Point", "io.debezium.data.geometry", fields, _NAMED_VERSION)
             case Kind.COMPOSITE:
                 name = ".".join(map(_avro_name, (*value_type.name.split("."),)))
                 if f"{self.namespace}.{name}" in self._defined:
@@ -156,21 +188,51 @@ class _Schemas:
                     for it, kind in zip(value_type.names, value_type.items, strict=True)
                 }
                 return self._named(short, namespace, attributes)
-        avro, connect_name = _SCALARS[value_type.kind]
-        if not connect_name:
-            return avro
-        return {"type": avro, "connect.version": 1, "connect.name": connect_name}
+        return _scalar(value_type)
 
-    def _named(self, name: str, namespace: str, fields: dict[str, Any]) -> Any:
+    def _named(
+        self, name: str, namespace: str, fields: dict[str, Any], version: int | None = None
+    ) -> Any:
         full = f"{namespace}.{name}"
         if full in self._defined:
             return full
         self._defined.add(full)
-        return self.record(name, namespace, fields)
+        return self.record(name, namespace, fields, version)
+
+
+def _decimal(value_type: ValueType) -> Any:
+    scale, precision = value_type.scale, value_type.precision
+    return {
+        "type": "bytes",
+        "scale": scale,
+        "precision": precision,
+        "connect.version": 1,
+        "connect.parameters": {"scale": str(scale), "connect.decimal.precision": str(precision)},
+        "connect.name": "org.apache.kafka.connect.data.Decimal",
+        "logicalType": "decimal",
+    }
+
+
+def _scalar(value_type: ValueType) -> Any:
+    avro, connect_name = _SCALARS[value_type.kind]
+    connect_name = value_type.name or connect_name
+    if not connect_name:
+        return avro
+    parameters: dict[str, str] = {}
+    if value_type.labels:
+        parameters["allowed"] = ",".join(value_type.labels)
+    if value_type.length:
+        parameters["length"] = str(value_type.length)
+    of_connect = {"connect.parameters": parameters} if parameters else {}
+    return {"type": avro, "connect.version": 1, **of_connect, "connect.name": connect_name}
 
 
 def _default(kind: Any) -> dict[str, Any]:
-    return {"default": None} if isinstance(kind, list) and kind[0] == "null" else {}
+    if not isinstance(kind, list):
+        return {}
+    if kind[0] == "null":
+        return {"default": None}
+    return {"default": kind[0]["connect.default"]} if kind[0] is _SNAPSHOT else {}
 
 
 def _avro_name(name: str) -> str:

@@ -124,11 +124,13 @@ def _avro_envelope(
     registry: Registry,
     topic: str,
 ) -> Envelope:
-    key_id = 0
-    if table.key:
-        key_id = registry.register(f"{topic}-key", key_schema(table, settings, types))
-    value_id = registry.register(f"{topic}-value", value_schema(table, settings, types))
-    return AvroEnvelope(table, settings, types, VERSION, CONNECTOR, key_id, value_id)
+    def schema_id(is_key: bool, is_wide: bool) -> int:
+        make, subject = (key_schema, "key") if is_key else (value_schema, "value")
+        # Apart, so that rules of compatibility are those between Debezium's schemas.
+        name = f"{topic}-{subject}-text" if is_wide else f"{topic}-{subject}"
+        return registry.register(name, make(table, settings, types, is_wide))
+
+    return AvroEnvelope(table, settings, types, VERSION, CONNECTOR, schema_id)
 
 
 def value_types(

@@ -60,7 +60,9 @@ class ValueType:
     length: int = 0  # of bits
     is_wide: bool = True  # an integer of 64 bits, a float of 64 bits
     delimiter: str = ","  # between elements of an array
-    name: str = ""  # of a composite
+    name: str = ""  # of a composite; of text, what Debezium's schemas call it
+    labels: tuple[str, ...] = ()  # of an enum
+    is_short: bool = False  # an integer of 16 bits
 
 
 @dataclass(frozen=True)
@@ -76,22 +78,29 @@ class PostgresType:
     base_modifier: int = -1
     delimiter: str = ","  # of the element, in an array
     attributes: tuple[tuple[str, int, int], ...] = ()  # of a composite: name, type, modifier
+    labels: tuple[str, ...] = ()  # of an enum
 
 
-# The built-in types whose values are not written as text, by their fixed oids.
+# The built-in types whose values are not plain text, by their fixed oids.
 _SCALARS = {
     16: ValueType(Kind.BOOLEAN),
     17: ValueType(Kind.BYTES),
     20: ValueType(Kind.INTEGER),
-    21: ValueType(Kind.INTEGER, is_wide=False),
+    21: ValueType(Kind.INTEGER, is_wide=False, is_short=True),
     23: ValueType(Kind.INTEGER, is_wide=False),
     26: ValueType(Kind.INTEGER),  # oid
+    114: ValueType(Kind.TEXT, name="io.debezium.data.Json"),
+    142: ValueType(Kind.TEXT, name="io.debezium.data.Xml"),
     600: ValueType(Kind.POINT),
     700: ValueType(Kind.FLOAT, is_wide=False),
     701: ValueType(Kind.FLOAT),
     790: ValueType(Kind.MONEY),
     1082: ValueType(Kind.DATE),
+    1186: ValueType(Kind.TEXT, name="io.debezium.time.Interval"),
     1266: ValueType(Kind.TIME_ZONED),
+    2950: ValueType(Kind.TEXT, name="io.debezium.data.Uuid"),
+    3614: ValueType(Kind.TEXT, name="io.debezium.data.Tsvector"),
+    3802: ValueType(Kind.TEXT, name="io.debezium.data.Json"),
 }
 _TIME, _TIMESTAMP, _TIMESTAMP_ZONED, _BIT, _NUMERIC, _BOX = 1083, 1114, 1184, 1560, 1700, 603
 # The built-in array types: their elements.
@@ -113,6 +122,8 @@ _QUERY = """
 SELECT t.oid::int8, n.nspname::text, t.typname::text, t.typtype::text,
        CASE WHEN e.oid IS NULL THEN 0 ELSE e.oid::int8 END,
        t.typbasetype::int8, t.typtypmod, coalesce(e.typdelim, ',')::text,
+       (SELECT coalesce(array_agg(l.enumlabel::text ORDER BY l.enumsortorder), '{}')
+          FROM pg_enum l WHERE l.enumtypid = t.oid),
        (SELECT coalesce(array_agg(a.attname::text ORDER BY a.attnum), '{}')
           FROM pg_attribute a
          WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped),
@@ -158,11 +169,20 @@ def _from_row(
     base_oid: int,
     base_modifier: int,
     delimiter: str,
+    labels: list[str],
     *attributes: list[Any],
 ) -> PostgresType:
-    of_attributes = tuple(zip(*attributes, strict=True))
     return PostgresType(
-        oid, schema, name, kind, element_oid, base_oid, base_modifier, delimiter, of_attributes
+        oid,
+        schema,
+        name,
+        kind,
+        element_oid,
+        base_oid,
+        base_modifier,
+        delimiter,
+        tuple(zip(*attributes, strict=True)),
+        tuple(labels),
     )
 
 
@@ -220,6 +240,10 @@ class _Resolution:
             )
         if known.name == "hstore":
             return ValueType(Kind.HSTORE_MAP if self.hstores == "map" else Kind.HSTORE_JSON)
+        if known.kind == "e":
+            return ValueType(Kind.TEXT, name="io.debezium.data.Enum", labels=known.labels)
+        if known.name == "ltree":
+            return ValueType(Kind.TEXT, name="io.debezium.data.Ltree")
         return _TEXT
 
     def _numeric(self, modifier: int) -> ValueType:

@@ -2,6 +2,7 @@ import com.sun.management.OperatingSystemMXBean;
 import io.debezium.engine.ChangeEvent;
 import io.debezium.engine.DebeziumEngine;
 import io.debezium.engine.Header;
+import io.debezium.engine.format.Avro;
 import io.debezium.engine.format.Json;
 import io.debezium.engine.format.KeyValueHeaderChangeEventFormat;
 import java.io.FileReader;
@@ -9,12 +10,14 @@ import java.io.PrintStream;
 import java.io.Reader;
 import java.lang.management.ManagementFactory;
 import java.nio.charset.StandardCharsets;
+import java.util.Base64;
 import java.util.Properties;
 
 /**
  * Runs Debezium's embedded engine: `DebeziumProgram properties print` prints each event as topic,
- * key, value, and name and value of each header, between tabs; `DebeziumProgram properties count 1000` counts events, and prints
- * count, milliseconds and CPU milliseconds at every thousandth.
+ * key, value, and name and value of each header, between tabs; with `avro` instead of `print`, keys
+ * and values are what the Avro converter makes of them, as base64; `DebeziumProgram properties count
+ * 1000` counts events, and prints count, milliseconds and CPU milliseconds at every thousandth.
  */
 public class DebeziumProgram {
     private static long count = 0;
@@ -25,9 +28,11 @@ public class DebeziumProgram {
             properties.load(reader);
         }
         PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
-        DebeziumEngine<ChangeEvent<String, String>> engine = arguments[1].equals("print")
-            ? printing(properties, out)
-            : counting(properties, out, Long.parseLong(arguments[2]));
+        DebeziumEngine<?> engine = switch (arguments[1]) {
+            case "print" -> printing(properties, out);
+            case "avro" -> printingAvro(properties, out);
+            default -> counting(properties, out, Long.parseLong(arguments[2]));
+        };
         engine.run();
     }
 
@@ -39,18 +44,44 @@ public class DebeziumProgram {
             .using(DebeziumProgram::ended)
             .notifying((events, committer) -> {
                 for (ChangeEvent<String, String> event : events) {
-                    out.print(event.destination() + "\t" + event.key() + "\t" + event.value());
-                    for (Object given : event.headers()) {
-                        Header<?> header = (Header<?>) given;
-                        out.print("\t" + header.getKey() + "\t" + header.getValue());
-                    }
-                    out.println();
+                    print(out, event, event.key(), event.value());
                     committer.markProcessed(event);
                 }
                 committer.markBatchFinished();
                 out.flush();
             })
             .build();
+    }
+
+    private static DebeziumEngine<ChangeEvent<byte[], byte[]>> printingAvro(
+            Properties properties, PrintStream out) {
+        return DebeziumEngine
+            .create(KeyValueHeaderChangeEventFormat.of(Avro.class, Avro.class, Json.class))
+            .using(properties)
+            .using(DebeziumProgram::ended)
+            .notifying((events, committer) -> {
+                for (ChangeEvent<byte[], byte[]> event : events) {
+                    print(out, event, base64(event.key()), base64(event.value()));
+                    committer.markProcessed(event);
+                }
+                committer.markBatchFinished();
+                out.flush();
+            })
+            .build();
+    }
+
+    private static String base64(byte[] content) {
+        return content == null ? "" : Base64.getEncoder().encodeToString(content);
+    }
+
+    private static void print(
+            PrintStream out, ChangeEvent<?, ?> event, String key, String value) {
+        out.print(event.destination() + "\t" + key + "\t" + value);
+        for (Object given : event.headers()) {
+            Header<?> header = (Header<?>) given;
+            out.print("\t" + header.getKey() + "\t" + header.getValue());
+        }
+        out.println();
     }
 
     private static DebeziumEngine<ChangeEvent<String, String>> counting(
