@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,8 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from millstream.events import Accepted, CommandHandler, Event, EventLog, Origin, Refusal
+from millstream.events.aggregate import Aggregate
 from millstream.testing.zookeeper import ZooKeeperProcess
 from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.servers import Server, start_millstream
@@ -287,3 +290,53 @@ def read_all(bootstrap: str, count: int) -> list[bytes]:
             values.append(record.value() or b"")
     consumer.close()
     return values
+
+
+@pytest.mark.slow
+def test_commands_are_carried_out_once_while_leaders_are_killed(brokers: Brokers) -> None:
+    """Conditional appends whose answers are lost are sent to the next leader."""
+    for node_id in (1, 2, 3):
+        brokers.start(node_id, SHORT_SESSION_MS)
+    wait_until(lambda: brokers.members(1) == {1, 2, 3})
+    bootstrap = ",".join(server.bootstrap for server in brokers.running.values())
+    settings = {"millstream.conditional.append": "version", "min.insync.replicas": "2"}
+    create(brokers, 1, NewTopic("t", 1, 3, config=settings))
+    outcomes: dict[str, Accepted | Refusal] = {}
+    counter: Aggregate[int, str] = Aggregate(
+        "counter",
+        0,
+        evolve=lambda state, event: state + 1,
+        decide=lambda state, command: [Event("counted", {})],
+    )
+
+    def work(worker: int) -> None:
+        with EventLog(bootstrap, "t") as log:
+            handler = CommandHandler(log, counter)
+            for number in range(150):
+                origin = Origin(f"{worker}-{number}")
+                outcomes[origin.command_id] = handler.handle("1", "count", origin)
+
+    workers = [threading.Thread(target=work, args=(it,)) for it in range(3)]
+    for thread in workers:
+        thread.start()
+    for goal in (60, 200):
+        wait_until(lambda it=goal: len(outcomes) >= it)  # type: ignore[misc]
+        asked = next(it for it in brokers.running if brokers.running[it].process.poll() is None)
+        killed = brokers.leaders(asked, "t")[0]
+        brokers.running[killed].kill()
+        others = [it for it in brokers.running if it != killed]
+        wait_until(lambda it=others: brokers.leaders(it[0], "t")[0] in it)  # type: ignore[misc]
+        brokers.start(killed, SHORT_SESSION_MS)
+        wait_until(lambda it=others: brokers.in_sync(it[0], "t") == [{1, 2, 3}])  # type: ignore[misc]
+    for thread in workers:
+        thread.join(4 * PATIENCE_SECONDS)
+    with EventLog(bootstrap, "t") as log:
+        stored = list(log.events(0, 0, log.end_offset(0)))
+    assert [it.version for it in stored] == list(range(1, 451))
+    assert {it.causation_id for it in stored} == outcomes.keys()
+    answered = {
+        name: [(it.version, it.offset) for it in outcome.events]
+        for name, outcome in outcomes.items()
+        if isinstance(outcome, Accepted)
+    }
+    assert answered == {it.causation_id: [(it.version, it.offset)] for it in stored}

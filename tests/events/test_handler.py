@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from millstream.events import Accepted, CommandHandler, Event, EventLog, Origin, Refusal
 from millstream.events.aggregate import Aggregate
+from millstream.events.event import StoredEvent
 from millstream.events.handler import TooManyConflicts
 from millstream.events.log import Conflict
+from millstream.events.view import COMMANDS_REMEMBERED
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.events.seats import Command, Seat, claim, give_back, seat
 
@@ -121,3 +123,47 @@ def test_concurrent_handlers_lose_and_double_nothing(
         thread.join()
     current = CommandHandler(log, counter).load("c")
     assert (current.state, current.version) == (80, 80)
+
+
+class ForgetfulLog(EventLog):
+    """Sends an append again after others have appended: as if the answer had been lost while the
+    leader moved."""
+
+    def __init__(self, *arguments: str) -> None:
+        super().__init__(*arguments)
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def append(self, partition: int, events: Sequence[StoredEvent]) -> int:
+        super().append(partition, events)
+        self.meanwhile()
+        return super().append(partition, events)
+
+
+@pytest.mark.parametrize("others", [0, 1, COMMANDS_REMEMBERED + 8])
+def test_append_that_conflicts_with_itself_is_accepted_once(
+    log: EventLog, millstream: SharedBroker, others: int
+) -> None:
+    """However many commands of others came in between."""
+    counter: Aggregate[int, str] = Aggregate(
+        "counter",
+        0,
+        evolve=lambda state, event: state + 1,
+        decide=lambda state, command: [Event("counted", {"by": command})] * 2,
+    )
+    forgetful = ForgetfulLog(millstream.bootstrap_servers, log.topic)
+    other = CommandHandler(EventLog(millstream.bootstrap_servers, log.topic), counter)
+    handler = CommandHandler(forgetful, counter)
+    handler.load("1")
+
+    def meanwhile() -> None:
+        for _ in range(others):
+            other.handle("1", "other")
+
+    forgetful.meanwhile = meanwhile
+    outcome = handler.handle("1", "this")
+    assert isinstance(outcome, Accepted)
+    assert [it.version for it in outcome.events] == [1, 2]
+    assert not outcome.was_repeated
+    events = log.events(log.partition_of("1"), 0, 1_000_000)
+    assert [it.event.data["by"] for it in events] == ["this"] * 2 + ["other"] * 2 * others
+    assert handler.load("1").version == 2 + 2 * others

@@ -6,6 +6,9 @@ decides again.
 
 A command with the id of an earlier one (`Origin`) is carried out once: also after a crash between
 the append and the answer, as long as it is among the last commands of its aggregate.
+
+If the leader of a partition moves between an append and its answer, the append is sent again, and
+may conflict with itself. The handler then finds its own events among those that it reads next.
 """
 
 from __future__ import annotations
@@ -83,6 +86,7 @@ class CommandHandler(Generic[State, Command]):
             if isinstance(decision, Refusal) or not decision:
                 if is_fresh:
                     return decision if isinstance(decision, Refusal) else Accepted(current.version)
+                self._catch_up(view, partition)
             else:
                 events = stored_events(aggregate_id, current.version, decision, origin)
                 try:
@@ -90,7 +94,9 @@ class CommandHandler(Generic[State, Command]):
                     return self._accepted(view, events, partition, offset)
                 except Conflict:
                     self._sleep(random.uniform(0, min(0.001 * attempt, BACKOFF_SECONDS_MAX)))
-            self._catch_up(view, partition)
+                found = self._catch_up(view, partition, origin)
+                if found and found[0].version == events[0].version:
+                    return Accepted(found[-1].version, tuple(found))
             is_fresh = True
         raise TooManyConflicts(
             f"{aggregate_id}: {self._attempts_max} times, another command was accepted first"
@@ -154,13 +160,19 @@ class CommandHandler(Generic[State, Command]):
         self._views[partition] = view
         return view, True
 
-    def _catch_up(self, view: View[State], partition: int) -> None:
-        """Read all that was acknowledged before this call."""
+    def _catch_up(
+        self, view: View[State], partition: int, origin: Origin | None = None
+    ) -> list[StoredEvent]:
+        """Read all that was acknowledged before this call. Returns the events of a command."""
+        found = []
         end = self._log.end_offset(partition)
         for stored in self._log.events(partition, view.position, end):
             view.apply(stored)
             view.position = stored.offset + 1
+            if origin is not None and stored.causation_id == origin.command_id:
+                found.append(stored)
         view.position = max(view.position, end)
+        return found
 
 
 def stored_events(

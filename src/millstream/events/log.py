@@ -140,7 +140,11 @@ class EventLog:
     # Writing
 
     def append(self, partition: int, events: Sequence[StoredEvent]) -> int:
-        """Append all or none; returns the first offset. Raises `Conflict`."""
+        """Append all or none; returns the first offset.
+
+        Raises `Conflict`. If the answer to a first attempt was lost, the conflict may be with these
+        events themselves: the log has their ids then, which `CommandHandler` looks for.
+        """
         now_ms = int(time.time() * 1000)
         records = [encode_event(stored, index, now_ms) for index, stored in enumerate(events)]
         return self.append_batch(partition, encode_batch(records))
