@@ -206,7 +206,7 @@ def plan(layout: Layout, was: int, workers: int, node_id: int = 1) -> Rescaling:
                 f"{path} was not stopped cleanly, so the number of workers cannot be changed: "
                 f"start with {again}, stop, and try again"
             )
-    metadata = layout.metadata if was else f"{layout.cluster_root}/{METADATA_DIRECTORY}"
+    metadata = layout.metadata if was else _single_metadata(layout)
     image = read_image(layout.fs, metadata)
     placed = place(image, workers) if workers else _place_on(image, node_id)
     moves = [
@@ -296,66 +296,60 @@ def _has_logs(fs: FileSystem, path: str) -> bool:
 
 def execute(layout: Layout, rescaling: Rescaling) -> None:
     """All steps, those included that an earlier attempt has made."""
-    if not rescaling.workers:
-        _execute_to_single_broker(layout, rescaling)
-        return
     fs = layout.fs
-    single = f"{layout.cluster_root}/{METADATA_DIRECTORY}"
-    if not rescaling.was:
-        _move_metadata(layout, single, layout.metadata)
-    for worker in range(1, rescaling.workers + 1):
-        layout.prepare_worker(worker, rescaling.cluster_id)
+    targets = _prepare_targets(layout, rescaling)
     _rename_logs(fs, rescaling.moves)
     paths = {path for move in rescaling.moves for path in (move.source, move.target)}
-    if rescaling.was and layout.workers == rescaling.workers:
-        # An earlier attempt was killed at its last step, which removes directories.
-        paths = {path for path in paths if fs.exists(path)}
-    for path in sorted(paths):
+    # The last steps of an earlier attempt, which remove directories, may have been made.
+    left = sorted(filter(fs.exists, paths))
+    for path in left:
         fs.sync_directory(path)
-    for path in sorted(paths):
+    for path in left:
         _move_offsets(fs, path, rescaling.moves)
-    for worker in range(1, rescaling.workers + 1):
-        for path in layout.worker_directories(worker):
-            write_clean_shutdown(fs, path, -1)  # all that is in it was stopped cleanly
-    _commit(layout, rescaling)
-    layout.write_workers(rescaling.workers)
-    layout.write_cluster_id(rescaling.cluster_id)
+    for path in targets:
+        write_clean_shutdown(fs, path, -1)  # all that is in it was stopped cleanly
+    _move_cluster(layout, rescaling)
     _remove_old(layout, rescaling)
     fs.unlink(layout.rescaling)
-    fs.sync_directory(layout.cluster)
+    if rescaling.workers:
+        fs.sync_directory(layout.cluster)
+    else:
+        fs.remove_tree(layout.cluster)
+        fs.sync_directory(layout.cluster_root)
 
 
-def _execute_to_single_broker(layout: Layout, rescaling: Rescaling) -> None:
+def _prepare_targets(layout: Layout, rescaling: Rescaling) -> list[str]:
+    """Returns the log directories that there will be."""
+    if not rescaling.workers:
+        for root in layout.roots:
+            if read_meta_properties(layout.fs, root) is None:
+                meta = MetaProperties(rescaling.node_id, rescaling.cluster_id, random_uuid())
+                write_meta_properties(layout.fs, root, meta)
+        return list(layout.roots)
+    if not rescaling.was:
+        _move_metadata(layout, _single_metadata(layout), layout.metadata)
+    workers = range(1, rescaling.workers + 1)
+    for worker in workers:
+        layout.prepare_worker(worker, rescaling.cluster_id)
+    return [path for worker in workers for path in layout.worker_directories(worker)]
+
+
+def _move_cluster(layout: Layout, rescaling: Rescaling) -> None:
+    """The metadata get the new places of all partitions, and are where they belong."""
     fs = layout.fs
-    for root in layout.roots:
-        if read_meta_properties(fs, root) is None:
-            meta = MetaProperties(rescaling.node_id, rescaling.cluster_id, random_uuid())
-            write_meta_properties(fs, root, meta)
-    _rename_logs(fs, rescaling.moves)
-    paths = {path for move in rescaling.moves for path in (move.source, move.target)}
-    for path in sorted(filter(fs.exists, paths)):
-        fs.sync_directory(path)
-        _move_offsets(fs, path, rescaling.moves)
-    for root in layout.roots:
-        write_clean_shutdown(fs, root, -1)
-    if fs.exists(layout.metadata):  # else it was moved when the process was killed
+    if rescaling.workers:
+        _commit(layout, rescaling)
+        layout.write_workers(rescaling.workers)
+        layout.write_cluster_id(rescaling.cluster_id)
+    elif fs.exists(layout.metadata):  # else they were moved when the process was killed
         _commit(layout, rescaling)
         if fs.exists(f"{layout.metadata}/{SEEN_DIRECTORY}"):
             fs.remove_tree(f"{layout.metadata}/{SEEN_DIRECTORY}")
-        _move_metadata(layout, layout.metadata, f"{layout.cluster_root}/{METADATA_DIRECTORY}")
-    for worker in range(1, rescaling.was + 1):
-        for path in layout.worker_directories(worker):
-            _remove_worker(fs, path)
-    for path in (f"{root}/{names.WORKERS_DIRECTORY}" for root in layout.roots):
-        if fs.exists(path) and not fs.listdir(path):
-            fs.remove_tree(path)
-    for path in (f"{layout.cluster}/{name}" for name in sorted(fs.listdir(layout.cluster))):
-        if path != layout.rescaling:
-            fs.unlink(path)
-    fs.sync_directory(layout.cluster)
-    fs.unlink(layout.rescaling)
-    fs.remove_tree(layout.cluster)
-    fs.sync_directory(layout.cluster_root)
+        _move_metadata(layout, layout.metadata, _single_metadata(layout))
+
+
+def _single_metadata(layout: Layout) -> str:
+    return f"{layout.cluster_root}/{METADATA_DIRECTORY}"
 
 
 def _rename_logs(fs: FileSystem, moves: Iterable[Move]) -> None:
@@ -442,6 +436,20 @@ def _remove_old(layout: Layout, rescaling: Rescaling) -> None:
     for worker in range(rescaling.workers + 1, rescaling.was + 1):
         for path in layout.worker_directories(worker):
             _remove_worker(fs, path)
+    if not rescaling.workers:
+        _remove_cluster(layout)
+
+
+def _remove_cluster(layout: Layout) -> None:
+    """All that only workers have, but the plan: it goes last."""
+    fs = layout.fs
+    for path in (f"{root}/{names.WORKERS_DIRECTORY}" for root in layout.roots):
+        if fs.exists(path) and not fs.listdir(path):
+            fs.remove_tree(path)
+    for path in (f"{layout.cluster}/{name}" for name in sorted(fs.listdir(layout.cluster))):
+        if path != layout.rescaling:
+            fs.unlink(path)
+    fs.sync_directory(layout.cluster)
 
 
 def _remove_worker(fs: FileSystem, path: str) -> None:
