@@ -122,6 +122,43 @@ def test_request_for_one_partition_is_decoded_as_any_other(
     assert request == fetch._decode(body, version) == fetch.decode_fetch_request(body, version)
 
 
+@given(topic_id=st.uuids(), partition=partitions, other=INT64, epoch=INT32)
+def test_repeated_request_differs_in_its_offset_only(
+    topic_id: Any, partition: dict[str, Any], other: int, epoch: int
+) -> None:
+    def split(**changes: int) -> Any:
+        partitions = [partition | {"last_fetched_epoch": -1} | changes]
+        topics = [{"topic_id": topic_id, "partitions": partitions}]
+        body = kio_request("fetch", 16, {"topics": topics, "forgotten_topics_data": []})
+        return fetch.split_repeated_request(body, 16)
+
+    fixed, offset = split()
+    assert offset == partition["fetch_offset"]
+    assert split(fetch_offset=other, log_start_offset=other) == (fixed, other)
+    for field in ("partition", "current_leader_epoch", "partition_max_bytes"):
+        assert split(**{field: partition[field] ^ 1})[0] != fixed
+    assert (split(last_fetched_epoch=epoch) is None) == (epoch != -1)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+@given(
+    topic_id=st.uuids(),
+    index=INT32,
+    offsets=st.tuples(INT64, INT64, INT64),
+    size=st.integers(0, 300),
+)
+def test_repeated_response_is_encoded_as_any_other(
+    committed: bool, topic_id: Any, index: int, offsets: tuple[int, int, int], size: int
+) -> None:
+    records = b"r" * size
+    response = fetch.RepeatedResponse(topic_id, index, committed=committed)
+    whole = fetch.FetchedPartition(
+        index, ErrorCode.NONE, *offsets, records, [] if committed else None
+    )
+    expected = fetch.encode_fetch_response(16, [(topic_id, [whole])])
+    assert b"".join(response.encode(*offsets, records)) == b"".join(expected)
+
+
 def _wanted(fields: dict[str, Any], version: int) -> fetch.FetchPartition:
     return fetch.FetchPartition(
         fields["partition"],

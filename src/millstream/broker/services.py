@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from millstream.security.principal import ANONYMOUS, Principal
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from millstream.broker.backlog.budget import HoldBudget
     from millstream.broker.coordinators.registry import Coordinators
     from millstream.broker.counters import Counters
+    from millstream.broker.deferred import Buffers, Deferred
     from millstream.broker.metadata.actions import ClusterActions
     from millstream.broker.metadata.cache import MetadataCache
     from millstream.broker.metadata.configs import ConfigManager
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from millstream.broker.turn import Turn
     from millstream.clock import Clock
     from millstream.config.broker import BrokerConfig
+    from millstream.protocol.wire import Buffer
     from millstream.storage.directories import LogDirectories
 
 NEVER_MS = -(1 << 62)  # earlier than any time of a clock
@@ -126,6 +128,14 @@ def _without_connection(ms: int) -> None:
     """There is nothing to mute: the request did not come over a connection."""
 
 
+class FastPath(Protocol):
+    """Serves requests that are like an earlier one of the client."""
+
+    def serve(self, context: RequestContext, body: Buffer) -> Buffers | Deferred | None:
+        """The response; None if the request needs the full path."""
+        ...
+
+
 class Client:
     """The client of a connection."""
 
@@ -136,6 +146,7 @@ class Client:
         "mute",
         "port",
         "principal",
+        "repeated_fetch",
         "rights",
         "software",
         "takes_files",
@@ -152,6 +163,7 @@ class Client:
         # What its client id has fetched, once it is known whether there is a quota for that.
         self.fetch_usage: tuple[str | None, Usage | None] | None = None
         self.fetch_pacer: FetchPacer | None = None  # once it has read in bulk, if it needs one
+        self.repeated_fetch: FastPath | None = None  # of requests like its latest Fetch
 
 
 class RequestContext(NamedTuple):

@@ -68,10 +68,16 @@ _REPLICA_STATE = Struct(">iq")
 # topics, rack, tags of the request.
 _ONE_PARTITION_REQUEST = Struct(">iiibii B16sB iiqiqi 5s")
 _ONE_PARTITION_END = b"\0\0\x01\x01\0"
+# The same, as a client repeats it: all but the offset, the epoch of the last record that it has and
+# its log start stays the same.
+_REPEATED_REQUEST = Struct(">47s q i q 9s")
 _ONE_ELEMENT = 2  # the length of a compact array is one more than the number of elements
 # The start of a response with one partition, by topic id.
 _ONE_PARTITION_RESPONSE = Struct(">ihiB16sB ihqqq")
 _NO_PREFERRED_REPLICA = b"\xff\xff\xff\xff"
+_ONE_PARTITION_OFFSETS = Struct(">34s qqq 5s")
+_NO_TAGS_AT_END = 3 * NO_TAGS  # of partition, topic and response
+_EMPTY_END = b"\x01" + _NO_TAGS_AT_END  # no records
 
 
 class FetchPartition(NamedTuple):
@@ -159,6 +165,15 @@ def _decode_one_partition(body: Buffer) -> FetchRequest | None:
         [(uuid_of(topic_id), [partition])],
         [],
     )
+
+
+def split_repeated_request(body: Buffer, version: int) -> tuple[tuple[bytes, bytes], int] | None:
+    """What a client that repeats a request for one partition does not change, and the offset; None
+    if the request has another form, or the epoch of the client's last record is to be checked."""
+    if version < 15 or len(body) != _REPEATED_REQUEST.size:
+        return None
+    head, offset, last_epoch, _, tail = _REPEATED_REQUEST.unpack(body)
+    return None if last_epoch != NO_LEADER_EPOCH else ((head, tail), offset)
 
 
 def _decode(body: Buffer, version: int) -> FetchRequest:
@@ -332,6 +347,33 @@ def _encode_one_partition(
     head += _encode_aborted(aborted, compact=True) + _preferred(partition) + length
     end = _partition_tags(partition) + NO_TAGS + NO_TAGS  # of partition, topic and response
     return [head, records, end] if records else [head + end]
+
+
+class RepeatedResponse:
+    """Responses with one partition and no session, from v15 on: encoded but for the offsets and
+    records, at a third of the cost of `_encode_one_partition`."""
+
+    __slots__ = ("_end", "_head")
+
+    def __init__(self, topic_id: UUID, partition: int, *, committed: bool) -> None:
+        (whole,) = _encode_one_partition(
+            topic_id,
+            [FetchedPartition(partition, aborted=[] if committed else None)],
+            ErrorCode.NONE,
+            session_id=0,
+        )
+        self._head = whole[:34]
+        self._end = whole[58:63]  # aborted transactions, preferred replica
+
+    def encode(
+        self, high_watermark: int, last_stable_offset: int, start_offset: int, records: Piece
+    ) -> list[Piece]:
+        head = _ONE_PARTITION_OFFSETS.pack(
+            self._head, high_watermark, last_stable_offset, start_offset, self._end
+        )
+        if not records:
+            return [head + _EMPTY_END]
+        return [head + write_unsigned_varint(len(records) + 1), records, _NO_TAGS_AT_END]
 
 
 def _encode_topic_key(key: TopicKey, compact: bool) -> bytes:

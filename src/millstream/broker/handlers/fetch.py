@@ -16,7 +16,8 @@ once, even below min.bytes: waiting would mean a second cold read. With read_com
 ends at the last stable offset and names the aborted transactions in it; a fetch that waits counts
 only what is stable. Bulk reads of clients based on librdkafka are paced (`fetch_pacing.py`). A
 response that would exceed the client's consumer_byte_rate is sent without partitions, and the
-connection is muted.
+connection is muted. A request that only repeats the one before it, with another offset, takes a
+fast path (`_repeated_fetch.py`).
 """
 
 from __future__ import annotations
@@ -27,14 +28,20 @@ from collections.abc import Iterable, Set
 from typing import TYPE_CHECKING
 
 from millstream.broker.deferred import Buffers, Deferred
+from millstream.broker.handlers._fetch_reading import (
+    count_bulk,
+    read_records,
+    response_bytes_max,
+)
 from millstream.broker.handlers._leader_hints import (
     ABOUT_THE_LEADER,
     current_leader,
     endpoints_of,
 )
 from millstream.broker.handlers._quotas import fetch_usage, throttle
+from millstream.broker.handlers._repeated_fetch import learn
 from millstream.broker.handlers._replica_fetch import replica_fetch
-from millstream.broker.replicas.fetch_pacing import BULK_BYTES_MIN, FetchPacer
+from millstream.broker.replicas.fetch_pacing import BULK_BYTES_MIN
 from millstream.broker.replicas.fetch_sessions import NO_SESSION, FetchSession, FetchTarget, summary
 from millstream.broker.replicas.partition import Partition
 from millstream.broker.services import RequestContext
@@ -61,22 +68,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("millstream.fetch")
 
-RESPONSE_BYTES_MAX = 1024 * 1024
-# If there was no producer for that long: fewer round trips, each of which may wait for a CPU.
-QUIET_AFTER_MS = 1000
-QUIET_RESPONSE_BYTES_MAX = 4 * 1024 * 1024
 FIRST_WITH_RACK = 11
 # As plain numbers, whose hashes are not computed in Python.
 _READ = Operation.READ.value
 _TOPIC = ResourceType.TOPIC.value
-PACED_SOFTWARE = "rdkafka"  # in the name of the client software or in its version
 
 
 def fetch(context: RequestContext, body: Buffer) -> Buffers | Deferred:
+    repeated = context.client.repeated_fetch
+    if repeated is not None:
+        response = repeated.serve(context, body)
+        if response is not None:
+            return response
     services, version = context.services, context.api_version
     request = decode_fetch_request(body, version)
     if request.replica_id != CONSUMER_REPLICA_ID:
         return replica_fetch(context, request)
+    context.client.repeated_fetch = learn(context, body, request, _take_over)
     now_ms = services.clock.monotonic_ms()
     try:
         session = services.fetch_sessions.open(
@@ -91,6 +99,13 @@ def fetch(context: RequestContext, body: Buffer) -> Buffers | Deferred:
     if services.throttling.quotas is not None:
         return in_progress.start_metered(services.throttling.quotas)
     return in_progress.start()
+
+
+def _take_over(context: RequestContext, request: FetchRequest, deferred: Deferred) -> None:
+    """Answer a request that has waited on the fast path."""
+    session = FetchSession(NO_SESSION, uses_topic_ids=True, owner=context.client.principal)
+    session.want(request.topics)
+    _Fetch(context, request, session).take_over(deferred)
 
 
 class _Fetch:
@@ -195,15 +210,7 @@ class _Fetch:
 
     def _bytes_max(self) -> int:
         """How many bytes of records the response may hold, if it is produced now."""
-        services = self._services
-        now_ms = services.clock.monotonic_ms()
-        is_quiet = now_ms - services.load.last_produce_ms >= QUIET_AFTER_MS
-        bytes_max = min(
-            max(self._request.max_bytes, 0),
-            services.config.fetch_max_bytes,
-            self._context.response_bytes_max(),
-            QUIET_RESPONSE_BYTES_MAX if is_quiet else RESPONSE_BYTES_MAX,
-        )
+        bytes_max = response_bytes_max(self._context, self._request.max_bytes)
         if self._usage is None:
             return bytes_max
         return min(bytes_max, int(self._usage.rate.amount_max))
@@ -402,6 +409,13 @@ class _Fetch:
         self._take(targets, answers)
         deferred.complete(self._finish())
 
+    def take_over(self, deferred: Deferred) -> None:
+        """Complete the response to a request that has waited elsewhere."""
+        self._deferred = deferred
+        self._is_waiting = True
+        deferred.on_cancel = self._give_up
+        self._look_again()
+
     def _stop_waiting(self) -> None:
         self._is_waiting = False
         if self._session.on_change == self._changed:
@@ -435,7 +449,8 @@ class _Fetch:
             if session.id != NO_SESSION:
                 target.last_answer = summary(answer)
             if len(answer.records) >= BULK_BYTES_MIN:
-                self._count_bulk(target, len(answer.records))
+                now = self._services.loop.time()
+                count_bulk(self._context.client, target.key, len(answer.records), now)
         if session.id == NO_SESSION:
             session.close()
         endpoints = endpoints_of(self._context, leaders) if leaders else ()
@@ -475,13 +490,6 @@ class _Fetch:
         leaders.add(leader[0])
         return answer._replace(current_leader=leader)
 
-    def _count_bulk(self, target: FetchTarget, size_bytes: int) -> None:
-        client = self._context.client
-        if client.fetch_pacer is None and PACED_SOFTWARE in client.software:
-            client.fetch_pacer = FetchPacer()
-        if client.fetch_pacer is not None:
-            client.fetch_pacer.answered(target.key, size_bytes, self._services.loop.time())
-
 
 def _read_partition(
     partition: Partition,
@@ -500,7 +508,7 @@ def _read_partition(
     high_watermark, last_stable_offset = partition.high_watermark, partition.last_stable_offset
     offset, limit = wanted.fetch_offset, min(wanted.max_bytes, remaining_bytes)
     if diverging is None and (limit > 0 or is_first):
-        records, aborted = _read_records(
+        records, aborted = read_records(
             partition, offset, limit, committed, may_block=may_block, may_send_file=may_send_file
         )
         if len(records) > remaining_bytes and not is_first:
@@ -515,24 +523,3 @@ def _read_partition(
         aborted if committed else None,
         diverging,
     )
-
-
-def _read_records(
-    partition: Partition,
-    offset: int,
-    max_bytes: int,
-    committed: bool,
-    *,
-    may_block: bool,
-    may_send_file: bool,
-) -> tuple[Piece, list[tuple[int, int]]]:
-    """Records, and the producer and first offset of each aborted transaction in them."""
-    if may_send_file and not may_block:
-        records, aborted = partition.read_to_send(offset, max_bytes=max_bytes, committed=committed)
-    elif committed:
-        records, aborted = partition.read_committed(
-            offset, max_bytes=max_bytes, may_block=may_block
-        )
-    else:
-        return partition.read(offset, max_bytes=max_bytes, may_block=may_block), []
-    return records, [(it.producer_id, it.first_offset) for it in aborted]
