@@ -1,16 +1,23 @@
-"""One-record Produce requests, pre-encoded, over 8 connections with 20 in flight each.
+"""One-record requests, pre-encoded, over 8 connections with 20 in flight each: Produce, Fetch.
 
-Also the same with every record to another one of 1,000 partitions: a broker that syncs one file
-per partition pays for it here.
+Produce also with every record to another one of 1,000 partitions: a broker that syncs one file per
+partition pays for it here.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 
 from benchmarks.measurement import Measurement, interleave
-from benchmarks.raw_client import produce_request, run_windows
-from benchmarks.targets import Scale, Target, create_topic
+from benchmarks.raw_client import (
+    connect,
+    fetch_request,
+    produce_request,
+    receive_frame,
+    run_windows,
+)
+from benchmarks.targets import Scale, Target, create_topic, wait_for_leaders
 
 PARTITIONS = 1000
 
@@ -34,6 +41,34 @@ def run(targets: Sequence[Target], scale: Scale) -> Iterator[Measurement]:
         )
         yield rates[name]
     yield _spread(rates)
+    yield _fetches(targets, scale)
+
+
+def _fetches(targets: Sequence[Target], scale: Scale) -> Measurement:
+    """The same record again and again, by consumers without a session."""
+    targets = [it for it in targets if it.name != "null"]
+    requests = {target.name: [_fetch_request(target)] for target in targets}
+    return interleave(
+        Measurement("one-record fetches", "requests/s", bar=1.0, aim=1.5),
+        targets,
+        scale.rounds,
+        lambda target: rate(target, requests[target.name], scale),
+    )
+
+
+def _fetch_request(target: Target) -> bytes:
+    from confluent_kafka import TopicCollection
+    from confluent_kafka.admin import AdminClient
+
+    topic = create_topic(target, partitions=1)
+    wait_for_leaders(target, topic, 1)
+    with connect(target.bootstrap) as connection:
+        connection.sendall(produce_request(topic, 0, acks=-1))
+        receive_frame(connection)
+    admin = AdminClient({"bootstrap.servers": target.bootstrap})
+    found = admin.describe_topics(TopicCollection([topic]))[topic].result(30)
+    halves = found.topic_id.get_most_significant_bits(), found.topic_id.get_least_significant_bits()
+    return fetch_request(struct.pack(">qq", *halves), 0, offset=0)
 
 
 def _spread(rates: dict[str, Measurement]) -> Measurement:

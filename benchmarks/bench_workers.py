@@ -15,7 +15,15 @@ from benchmarks.bench_latency import round_trips
 from benchmarks.bench_produce import produce
 from benchmarks.measurement import Measurement, interleave, percentile
 from benchmarks.raw_client import produce_request, run_windows_to
-from benchmarks.targets import MillstreamTarget, Scale, Target, WorkersTarget, create_topic, running
+from benchmarks.targets import (
+    MillstreamTarget,
+    Scale,
+    Target,
+    WorkersTarget,
+    create_topic,
+    running,
+    wait_for_leaders,
+)
 
 PARTITIONS = 100
 WORKERS = "2 workers"
@@ -56,18 +64,10 @@ def _requests(targets: Sequence[Target], scale: Scale, acks: int) -> Iterator[Me
 
 def _by_leader(target: Target, acks: int) -> dict[str, list[bytes]]:
     """The requests for each broker's partitions, by its address."""
-    from confluent_kafka.admin import AdminClient
-
     topic = create_topic(target, partitions=PARTITIONS)
-    admin = AdminClient({"bootstrap.servers": target.bootstrap})
-    while True:
-        found = admin.list_topics(topic, timeout=30)
-        partitions = found.topics[topic].partitions
-        if len(partitions) == PARTITIONS and all(it.leader >= 0 for it in partitions.values()):
-            break
-        time.sleep(0.1)
+    found = wait_for_leaders(target, topic, PARTITIONS)
     requests: dict[str, list[bytes]] = {}
-    for index, partition in partitions.items():
+    for index, partition in found.topics[topic].partitions.items():
         leader = found.brokers[partition.leader]
         address = f"{leader.host}:{leader.port}"
         requests.setdefault(address, []).append(produce_request(topic, index, acks))

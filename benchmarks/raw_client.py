@@ -16,8 +16,8 @@ from itertools import accumulate
 
 from millstream.records.record import Record, encode_batch
 
-PRODUCE, METADATA, API_VERSIONS = 0, 3, 18
-PRODUCE_VERSION, METADATA_VERSION = 8, 1
+PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
+PRODUCE_VERSION, FETCH_VERSION, METADATA_VERSION = 8, 16, 1
 
 
 def produce_request(topic: str, partition: int, acks: int, value_bytes: int = 100) -> bytes:
@@ -37,6 +37,13 @@ def produce_request_of(topic: str, partition: int, acks: int, batch: bytes) -> b
         + batch
     )
     return _frame(PRODUCE, PRODUCE_VERSION, body)
+
+
+def fetch_request(topic_id: bytes, partition: int, offset: int) -> bytes:
+    """A Fetch request (v16) for one partition, without a session, as librdkafka sends it."""
+    body = struct.pack(">iiibii", 500, 1, 50 << 20, 1, 0, -1)
+    body += struct.pack(">B16sBiiqiqi", 2, topic_id, 2, partition, -1, offset, -1, -1, 1 << 20)
+    return _frame(FETCH, FETCH_VERSION, b"\0" + body + b"\0\0\x01\x01\0")
 
 
 def metadata_request() -> bytes:

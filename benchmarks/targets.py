@@ -15,12 +15,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import psutil
 from tests.peers.servers import free_port
 
 from benchmarks.raw_client import connect, metadata_request, receive_frame
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import ClusterMetadata
 
 
 @dataclass(frozen=True)
@@ -205,6 +208,19 @@ def create_topic(target: Target, *, partitions: int, **settings: str) -> str:
     admin.create_topics([new], operation_timeout=30)[topic].result(60)
     target.last_topic = topic
     return topic
+
+
+def wait_for_leaders(target: Target, topic: str, partitions: int) -> ClusterMetadata:
+    """The metadata of a topic, once all of its partitions have a leader."""
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": target.bootstrap})
+    while True:
+        found = admin.list_topics(topic, timeout=30)
+        leaders = [it.leader for it in found.topics[topic].partitions.values()]
+        if len(leaders) == partitions and min(leaders) >= 0:
+            return found
+        time.sleep(0.1)
 
 
 def _environment() -> dict[str, str]:

@@ -356,12 +356,9 @@ class RepeatedResponse:
     __slots__ = ("_end", "_head")
 
     def __init__(self, topic_id: UUID, partition: int, *, committed: bool) -> None:
-        (whole,) = _encode_one_partition(
-            topic_id,
-            [FetchedPartition(partition, aborted=[] if committed else None)],
-            ErrorCode.NONE,
-            session_id=0,
-        )
+        nothing = FetchedPartition(partition, aborted=[] if committed else None)
+        (whole,) = _encode_one_partition(topic_id, [nothing], ErrorCode.NONE, session_id=0)
+        assert isinstance(whole, bytes)
         self._head = whole[:34]
         self._end = whole[58:63]  # aborted transactions, preferred replica
 
