@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -19,13 +19,15 @@ LOG = "driver.log"
 
 
 @contextmanager
-def driver(module: str, arguments: list[str], directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+def driver(
+    module: str, arguments: list[str], directory: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """A driver in a session of its own, of which nothing is left in the end: all is killed."""
     with (directory / LOG).open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
             cwd=REPOSITORY,
-            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable, **(environment or {})},
             stdout=log,
             stderr=log,
             start_new_session=True,
