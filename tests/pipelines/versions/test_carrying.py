@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines import Pipeline, pipeline, table, topic
+from millstream.pipelines import Pipeline, patterns, pipeline, table, topic
 from millstream.pipelines.running.launching import launch
 from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.running.starting import start_query
+from millstream.pipelines.state.spark import ROCKSDB
 from millstream.pipelines.versions.carrying import (
     carry_state,
     check_can_be_copied,
@@ -27,6 +28,7 @@ from millstream.pipelines.versions.deploying import deploy_version
 from millstream.pipelines.versions.differing import compare_versions
 from millstream.pipelines.versions.registry import Version
 from millstream.pipelines.versions.removing import remove_version
+from millstream.testing.streams.running import state_store
 from tests.pipelines.conftest import Topics
 from tests.pipelines.stores.conftest import Database
 from tests.pipelines.versions.conftest import Scene, version_of
@@ -191,3 +193,45 @@ def test_version_goes_on_with_the_state_of_another(
         with pytest.raises(ConfigError, match="cannot begin with the state of version 1"):
             start_with_state(stack, spark, settings, catalog, three)
         remove_version(catalog, settings, one.name, "3")
+
+
+def test_pattern_that_has_begun_in_one_version_is_completed_in_the_next(
+    spark: SparkSession,
+    topics: Topics,
+    settings: Settings,  # noqa: F811
+    database: Database,
+) -> None:
+    orders = topics.create()
+    matched = patterns.match(
+        "small{2} big", key="user", time="_timestamp", order="arrival", within="1 hour",
+        where={"small": "amount < 5", "big": "amount > 100"},
+        smallest="min(small.amount)", amount="big.amount",
+    )  # fmt: skip
+    declared: Any = pipeline(
+        reads=topic(
+            orders,
+            schema="user string, amount double, _timestamp timestamp, _offset long",
+            watermark=("_timestamp", "1 minute"),
+        ),
+        writes=table("sprees", key="user"),
+        name=f"p-{orders}",
+    )
+    one: Pipeline = declared(lambda frame: frame.transform(matched))
+
+    def in_cents(frame: Any) -> Any:
+        found = one.function(frame.where("user <> 'test'"))
+        return found.withColumn("amount", found.amount * 100)
+
+    two = replace(one, version="2", function=in_cents)
+    topics.fill(orders, orders_of(("ada", 1.0), ("bob", 2.0), ("ada", 3.0)))
+    with (
+        state_store(spark, ROCKSDB),
+        running(spark, settings, one) as catalog,
+        ExitStack() as stack,
+    ):
+        topics.delete_records(orders, 3)  # only the state has them
+        start_with_state(stack, spark, settings, catalog, two)
+        topics.fill(orders, orders_of(("bob", 200.0), ("ada", 200.0)))
+        for version, amount in (("1", 200.0), ("2", 20_000.0)):
+            rows = f"SELECT smallest, amount FROM sprees__v{version}"
+            await_true(lambda rows=rows, it=amount: database.rows(rows) == [(1.0, it)])
