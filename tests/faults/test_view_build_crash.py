@@ -29,7 +29,7 @@ from tests.pipelines.stores.conftest import Database, database
 
 __all__ = ["database", "topics"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]  # Spark starts six times
 
 RUN_SECONDS_MAX = 3 * PATIENCE_SECONDS  # Spark has to start
 READER_PAUSE_SECONDS = 0.1
