@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millstream.client.schema_registry import Registry, RegistrySettings, registry_for
+from millstream.connect.capture.avro_records import HEARTBEATS, MESSAGES, TRANSACTIONS
 from millstream.connect.capture.types import Decimals
 from tests.connect.capture.source import Source, open_source
 from tests.connect.capture.test_avro import as_json
@@ -61,7 +62,7 @@ class BothInAvro:
         theirs = [
             (it.key, it.value, key_headers(it.headers))
             for it in self.debezium.events_until(MARKER_TOPIC)
-            if it.topic != "shop.transaction" and (it.key, it.value) != (None, None)
+            if it.topic.startswith("shop.public.") and (it.key, it.value) != (None, None)
         ]
         ours = [
             (it.key, it.value, tuple((name, json.loads(by or b"")) for name, by in it.headers))
@@ -177,7 +178,8 @@ def compared(
             **ENGINE_SETTINGS,
             **avro_settings(apicurio.url.replace("/ccompat/v7", "/registry/v2")),
             "decimal.handling.mode": decimals,
-            "slot.name": f"debezium_{decimals}",
+            "slot.name": f"debezium_avro_{decimals}",
+            "heartbeat.interval.ms": "300",
         }
         try:
             with running_debezium(url, given, "avro") as debezium:
@@ -370,6 +372,27 @@ def test_columns_that_are_not_null_may_be_null_here(both: BothInAvro) -> None:
     assert both.decoded(ours[0][1], theirs_text)["after"] == {"id": 1, "a": "a", "b": 1}
     with pytest.raises(fastavro.read.SchemaResolutionError):
         both.decoded(ours[1][1], theirs_text)
+
+
+def test_records_that_are_not_rows_have_the_same_schemas(both: BothInAvro) -> None:
+    run = both.source.execute
+    run("CREATE TABLE noted (id int PRIMARY KEY)")
+    with both.source.connection.transaction():
+        run("INSERT INTO noted VALUES (1)")
+        run("SELECT pg_logical_emit_message(true, 'prefix', 'content')")
+    wanted = {
+        "shop.transaction": TRANSACTIONS,
+        "shop.message": MESSAGES,
+        "__debezium-heartbeat.shop": HEARTBEATS,
+    }
+    while wanted:
+        event = both.debezium.next_event()
+        if event.topic in wanted:
+            schemas = wanted.pop(event.topic)
+            for content, schema in zip((event.key, event.value), schemas, strict=True):
+                assert both.schema(content) == expanded(schema, "")
+                assert both.decoded(content)
+    both.events()  # what is left
 
 
 @settings(

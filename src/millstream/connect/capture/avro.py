@@ -16,6 +16,7 @@ from millstream.connect.capture.envelope import EnvelopeSettings
 from millstream.connect.capture.tables import CaptureError, Table
 from millstream.connect.capture.types import Kind, ValueType
 
+CONNECTOR_NAMESPACE = "io.debezium.connector.postgresql"
 _TIMES = "io.debezium.time"
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
 # Avro's type, and the name by which Kafka Connect's readers know it.
@@ -97,18 +98,41 @@ def value_schema(
         fields["__deleted"] = ["null", "string"]
         return json.dumps(schemas.record("Value", schemas.namespace, fields))
     row = schemas.record("Value", schemas.namespace, fields)
-    source = schemas.record("Source", "io.debezium.connector.postgresql", _SOURCE, _NAMED_VERSION)
     envelope = {
         "before": ["null", row],
         "after": ["null", f"{schemas.namespace}.Value"],
-        "source": source,
-        "transaction": ["null", schemas.record("block", "event", _TRANSACTION, _NAMED_VERSION)],
+        "source": source_schema(),
+        "transaction": ["null", transaction_schema()],
         "op": "string",
         "ts_ms": ["null", "long"],
         "ts_us": ["null", "long"],
         "ts_ns": ["null", "long"],
     }
     return json.dumps(schemas.record("Envelope", schemas.namespace, envelope, _ENVELOPE_VERSION))
+
+
+def record_schema(
+    name: str, namespace: str, fields: dict[str, Any], version: int | None = None
+) -> dict[str, Any]:
+    """A record as Kafka Connect's converter describes it."""
+    full = f"{namespace}.{name}"
+    return {
+        "type": "record",
+        "name": name,
+        "namespace": namespace,
+        "fields": [{"name": it, "type": kind} | _default(kind) for it, kind in fields.items()],
+        **({"connect.doc": _DOCUMENTED[full]} if full in _DOCUMENTED else {}),
+        **({} if version is None else {"connect.version": version}),
+        "connect.name": full,
+    }
+
+
+def source_schema() -> dict[str, Any]:
+    return record_schema("Source", CONNECTOR_NAMESPACE, _SOURCE, _NAMED_VERSION)
+
+
+def transaction_schema() -> dict[str, Any]:
+    return record_schema("block", "event", _TRANSACTION, _NAMED_VERSION)
 
 
 class _Schemas:
@@ -124,25 +148,14 @@ class _Schemas:
     def record(
         self, name: str, namespace: str, fields: dict[str, Any], version: int | None = None
     ) -> dict[str, Any]:
-        full = f"{namespace}.{name}"
         adjusted = {_avro_name(it): it for it in fields}
         if len(adjusted) < len(fields):
             raise CaptureError(
                 f"table {self._table.full_name}: two columns have the same name in Avro, where "
                 f"names have letters, digits and _: {', '.join(fields)}"
             )
-        return {
-            "type": "record",
-            "name": name,
-            "namespace": namespace,
-            "fields": [
-                {"name": it, "type": fields[original]} | _default(fields[original])
-                for it, original in adjusted.items()
-            ],
-            **({"connect.doc": _DOCUMENTED[full]} if full in _DOCUMENTED else {}),
-            **({} if version is None else {"connect.version": version}),
-            "connect.name": full,
-        }
+        named = {it: fields[original] for it, original in adjusted.items()}
+        return record_schema(name, namespace, named, version)
 
     def nullable(self, value_type: ValueType, path: str) -> list[Any]:
         branches = ["null", self._plain(value_type, path)]

@@ -1,8 +1,8 @@
 """The envelope of change records: its settings, and the records that are not rows.
 
 Rows and truncates are encoded by compiled code (`encoding.py`). The records here are rare: logical
-messages, the begin and end of transactions, heartbeats. All have Debezium's form, and are JSON in
-either format.
+messages, the begin and end of transactions, heartbeats. All have Debezium's form, as JSON;
+`avro_records.py` makes Avro of them.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from typing import Any
 
 import psycopg
 
+from millstream.connect.capture.avro_records import HEARTBEATS, formatted
 from millstream.connect.capture.chunks import ChunkTasks
 from millstream.connect.capture.encoding import (
     ChangeBuffer,
@@ -433,8 +434,10 @@ class Session:
         self._written_at = time.monotonic()
         if self._settings.heartbeat_topic:
             buffer = ChangeBuffer()
-            buffer.append(*heartbeat_record(self._envelope, time.time_ns() // 1000))
-            self._output.write(self._settings.heartbeat_topic_name, take_columns(buffer))
+            topic = self._settings.heartbeat_topic_name
+            record = heartbeat_record(self._envelope, time.time_ns() // 1000)
+            buffer.append(*formatted(record, HEARTBEATS, self._envelope, topic))
+            self._output.write(topic, take_columns(buffer))
         publication, tables = self._source.publication(), self._source.tables()
         oids = {name: it.oid for name, it in tables.items()}
         expected = {name: it.oid for name, it in self._tables.items()}

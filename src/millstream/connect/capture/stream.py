@@ -19,6 +19,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from millstream.connect.capture import pgoutput
+from millstream.connect.capture.avro_records import (
+    MESSAGES,
+    TRANSACTIONS,
+    RecordSchemas,
+    formatted,
+)
 from millstream.connect.capture.encoding import (
     ChangeBuffer,
     ChangeColumns,
@@ -30,6 +36,7 @@ from millstream.connect.capture.encoding import (
 )
 from millstream.connect.capture.envelope import (
     EnvelopeSettings,
+    Record,
     message_record,
     transaction_begin,
     transaction_end,
@@ -232,7 +239,7 @@ class ChangeStream:
         summary = commit(self._context, end_lsn)
         if self._settings.transactions and has_rows:
             record = transaction_end(self._context, summary)
-            self._buffer(self._settings.transaction_topic).append(*record)
+            self._append(self._settings.transaction_topic, record, TRANSACTIONS)
         self._lsn = end_lsn
         self.commit_time_us = self._open.begin.commit_time_us
         self.transactions += 1
@@ -245,7 +252,7 @@ class ChangeStream:
         transaction.is_announced = True
         if self._settings.transactions:
             record = transaction_begin(self._context)
-            self._buffer(self._settings.transaction_topic).append(*record)
+            self._append(self._settings.transaction_topic, record, TRANSACTIONS)
 
     def _relation(self, relation: Relation) -> None:
         table = self._describe(relation)
@@ -291,7 +298,10 @@ class ChangeStream:
                 is_transactional=message.is_transactional,
             )
             if record is not None and not is_skipped:
-                self._buffer(self._settings.message_topic).append(*record)
+                self._append(self._settings.message_topic, record, MESSAGES)
+
+    def _append(self, topic: str, record: Record, schemas: RecordSchemas) -> None:
+        self._buffer(topic).append(*formatted(record, schemas, self._envelope, topic))
 
     def _signal(self, content: bytes) -> None:
         if not content:
