@@ -2,13 +2,13 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/pytest -n 3 --dist worksteal
+PYTEST := $(BIN)/pytest -n 4 --dist worksteal
 # A test stuck in C code gets no signal and blocks its worker: this kills it and prints its name.
 WATCHDOG := -o faulthandler_timeout=660 -o faulthandler_exit_on_timeout=true
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 
 .DEFAULT_GOAL := help
-.PHONY: help install system prepare demo test test-all quick-tests all-tests lint format bench docs site release
+.PHONY: help install system prepare demo test test-all quick-tests all-tests collect lint format bench docs site release
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,11 +35,16 @@ test:  ## lint and run the tests, without the slow ones
 test-all:  ## run all tests, the conformance ones also against Apache Kafka
 	@$(MAKE) --no-print-directory --jobs 2 lint all-tests
 
-quick-tests: install system prepare
+quick-tests: install system prepare collect
 	$(PYTEST) $(WATCHDOG) -m "not slow"
 
-all-tests: install system prepare
+all-tests: install system prepare collect
 	$(PYTEST) --peer kafka --hypothesis-profile exploring
+
+# Rewriting the assertions of all tests takes pytest half a minute: once, and not once per process.
+collect: export PYTHONDONTWRITEBYTECODE =
+collect: install
+	@-$(BIN)/pytest --collect-only --quiet -n 0 > /dev/null
 
 lint: install  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -37,6 +38,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 gc.disable()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Rewrite the asserts of tests only, and not those of the package because it has a plugin: a
+    broker in a thread imports modules as well, and two threads must not parse at once (SystemError
+    in `ast.parse` before Python 3.11.8, python/cpython#106905)."""
+    marked: set[str] = vars(config.pluginmanager.rewrite_hook)["_must_rewrite"]
+    marked.discard("millstream")
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
@@ -61,7 +70,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`slow_with("postgres")`: with that parameter the test is slow."""
+    """`slow_with("postgres")`: with that parameter the test is slow.
+
+    The tests of the whole project come first: some take long, and at the end of a run the other
+    processes would be idle meanwhile.
+    """
+    items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
     for item in items:
         names = {it for mark in item.iter_markers("slow_with") for it in mark.args}
         parameters = item.name.partition("[")[2].removesuffix("]")
