@@ -300,6 +300,8 @@ def fill_unchanged(
 def document_id(key: Key) -> str:
     """The key as one string: a single value as it is, several as a JSON array."""
     if len(key) == 1:
+        if type(key[0]) is int:
+            return str(key[0])  # as JSON has it, in a tenth of the time
         return key[0] if isinstance(key[0], str) else json.dumps(key[0])
     return json.dumps(list(key), ensure_ascii=False, separators=(",", ":"))
 

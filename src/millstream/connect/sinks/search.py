@@ -83,14 +83,16 @@ class SearchSink(SqliteSink):
             found = [(number,) for number in numbers.values()]
             connection.executemany(f"DELETE FROM {index} WHERE rowid = ?", found)
             connection.executemany(f"DELETE FROM {keys} WHERE id = ?", found)
-        kept = [key for key, row in remaining.items() if row is not None]
-        connection.executemany(
-            f"INSERT INTO {keys} (id, key) "
-            f"SELECT min(0, coalesce((SELECT min(id) FROM {keys}), 0)) - 1, ? WHERE true "
-            "ON CONFLICT DO NOTHING",
-            [(key,) for key in kept if whole_number(key) is None],
-        )
-        numbers = self._numbers(connection, target, kept)
+        kept = {key: whole_number(key) for key, row in remaining.items() if row is not None}
+        others = [key for key, number in kept.items() if number is None]
+        if others:
+            connection.executemany(
+                f"INSERT INTO {keys} (id, key) "
+                f"SELECT min(0, coalesce((SELECT min(id) FROM {keys}), 0)) - 1, ? WHERE true "
+                "ON CONFLICT DO NOTHING",
+                [(key,) for key in others],
+            )
+            kept |= self._numbers(connection, target, others)
         names = [*target.fields, *target.stored]
         columns = ", ".join(map(quote, names))
         places = ", ".join("?" * len(names))
@@ -98,7 +100,7 @@ class SearchSink(SqliteSink):
             f"INSERT OR REPLACE INTO {index} (rowid, key, {columns}) VALUES (?, ?, {places})",
             [
                 (number, key, *[_text(row.get(name)) for name in names])
-                for key, number in numbers.items()
+                for key, number in kept.items()
                 if (row := remaining[key]) is not None
             ],
         )
@@ -171,6 +173,8 @@ def whole_number(key: str) -> int | None:
 
 def _text(value: Any) -> Any:
     """Text, numbers and nulls as they are; anything else as JSON."""
+    if type(value) is str:
+        return value
     if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool)):
         return value
     return json.dumps(value, ensure_ascii=False)
