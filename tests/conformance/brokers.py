@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -35,13 +36,15 @@ SETTINGS = {
 }
 
 _LATEST = OffsetSpec.latest()
+TRANSACTION_STATE = "__transaction_state"
 _names = itertools.count()
+_is_here: list[Callable[[str], bool]] = []  # what names have to be, if a test needs it
 
 
 @dataclass
 class BrokerUnderTest:
     """With `is_one_worker`, the last one of several: topics are created there, so that requests by
-    raw wire reach their leader."""
+    raw wire reach their leader; after `choose_names`, also the coordinator of transactions."""
 
     server: Server
     is_one_worker: bool = False
@@ -69,6 +72,22 @@ class BrokerUnderTest:
         assert len(brokers) == self.server.brokers
         last = max(brokers, key=lambda it: it.node_id)
         return last.node_id, f"{last.host}:{last.port}"
+
+    def choose_names(self) -> None:
+        """From now on, transactional ids with a unique name have their coordinators on this broker,
+        if it is one of several workers."""
+        if not self.is_one_worker or _is_here:
+            return
+        with Wire(self.bootstrap) as wire:
+            wire.call("find_coordinator", 3, key="any", key_type=1)
+
+            def leaders() -> dict[int, int]:
+                answer = wire.call("metadata", 9, topics=({"name": TRANSACTION_STATE},))
+                return {it.partition_index: it.leader_id for it in answer.topics[0].partitions}
+
+            wait_until(lambda: self.node_id in leaders().values() and -1 not in leaders().values())
+            found = leaders()
+        _is_here.append(lambda name: found[_java_hash(name) % len(found)] == self.node_id)
 
     def expects(self, difference: str) -> Any:
         """What this broker does where the two differ."""
@@ -125,4 +144,15 @@ class BrokerUnderTest:
 
 def unique(prefix: str) -> str:
     """A name no other test in any worker uses."""
-    return f"{prefix}-{os.getpid()}-{next(_names)}"
+    while True:
+        name = f"{prefix}-{os.getpid()}-{next(_names)}"
+        if all(condition(name) for condition in _is_here):
+            return name
+
+
+def _java_hash(text: str) -> int:
+    """As Kafka chooses the partition of a coordinator."""
+    value = 0
+    for character in text:
+        value = (31 * value + ord(character)) & 0xFFFFFFFF
+    return value & 0x7FFFFFFF

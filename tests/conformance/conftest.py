@@ -88,6 +88,13 @@ def under_test(kind: str, server: Server) -> BrokerUnderTest:
     return BrokerUnderTest(server, is_one_worker=kind == A_WORKER)
 
 
+@pytest.fixture(autouse=True)
+def _names_of_transactions(request: pytest.FixtureRequest) -> None:
+    """Their coordinators are on the worker that the tests ask."""
+    if "transactions" in request.module.__name__ and "broker" in request.fixturenames:
+        request.getfixturevalue("broker").choose_names()
+
+
 def client_parameters(*names: str) -> list[Any]:
     """Clients to parametrise `client` with, each with its marks."""
     return [pytest.param(name, marks=MARKS.get(name, ())) for name in names or CLIENTS]

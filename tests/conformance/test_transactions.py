@@ -14,6 +14,8 @@ from tests.peers.patience import wait_until
 from tests.peers.transactional import NO_ERROR, TransactionalProducer, describe_transactions
 from tests.peers.wire import Wire, batch, produce_fields
 
+ALSO_ON_A_WORKER = True
+
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 INVALID_TXN_STATE, TRANSACTION_ABORTABLE = 48, 120
 INVALID_PRODUCER_ID_MAPPING, TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 49, 53

@@ -19,6 +19,8 @@ from tests.peers.patience import wait_until
 from tests.peers.transactional import NO_ERROR, TransactionalProducer, describe_transactions
 from tests.peers.wire import Wire, batch, produce_fields
 
+ALSO_ON_A_WORKER = True
+
 UNKNOWN_TOPIC_OR_PARTITION, INVALID_PRODUCER_EPOCH = 3, 47
 TRANSACTION_COORDINATOR_FENCED, TRANSACTIONAL_ID_NOT_FOUND = 52, 105
 INVALID_REGULAR_EXPRESSION = 128
