@@ -47,6 +47,9 @@ class Scale:
 
 FULL = Scale()
 QUICK = Scale(factor=0.02, rounds=1)
+IDLE_LOOK_SECONDS = 0.5
+IDLE_SHARE_MAX = 0.1  # of a core
+IDLE_WAIT_SECONDS_MAX = 30.0
 
 
 @dataclass
@@ -112,10 +115,16 @@ class Target:
             self.process.wait(timeout=120)
 
     def memory_mb(self) -> float:
+        return sum(it.memory_info().rss for it in self._members()) / 1e6
+
+    def cpu_seconds(self) -> float:
+        """CPU time of its processes since their start."""
+        return sum(sum(it.cpu_times()[:2]) for it in self._members())
+
+    def _members(self) -> list[psutil.Process]:
         assert self.process is not None
         process = psutil.Process(self.process.pid)
-        members = [process, *process.children(recursive=True)]
-        return sum(member.memory_info().rss for member in members) / 1e6
+        return [process, *process.children(recursive=True)]
 
     @contextmanager
     def fresh(self, settings: Mapping[str, str] | None = None) -> Iterator[Target]:
@@ -208,6 +217,18 @@ def create_topic(target: Target, *, partitions: int, **settings: str) -> str:
     admin.create_topics([new], operation_timeout=30)[topic].result(60)
     target.last_topic = topic
     return topic
+
+
+def wait_until_idle(targets: Sequence[Target]) -> None:
+    """Wait until the processes of these targets need no CPU time: a JVM goes on compiling for
+    seconds after its last request, on cores that the next target may need."""
+    deadline = time.monotonic() + IDLE_WAIT_SECONDS_MAX
+    while time.monotonic() < deadline:
+        before = sum(target.cpu_seconds() for target in targets)
+        time.sleep(IDLE_LOOK_SECONDS)
+        used = sum(target.cpu_seconds() for target in targets) - before
+        if used < IDLE_SHARE_MAX * IDLE_LOOK_SECONDS:
+            return
 
 
 def wait_for_leaders(target: Target, topic: str, partitions: int) -> ClusterMetadata:
