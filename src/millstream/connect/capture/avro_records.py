@@ -1,6 +1,8 @@
 """Records that are not rows, in Avro: transactions, logical messages, heartbeats.
 
-They are rare, so they are made from the JSON of `envelope.py`, by schemas that are Debezium's.
+They are rare, so they are made from the JSON of `envelope.py`, by schemas that are Debezium's. The
+few types in them are encoded here: a capture in Avro needs no further package, since its rows are
+encoded by compiled code (`_avro.pxi`).
 """
 
 from __future__ import annotations
