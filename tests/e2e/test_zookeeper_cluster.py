@@ -270,26 +270,25 @@ def test_acknowledged_records_survive_the_kill_of_a_broker(brokers: Brokers, vic
             brokers.running[killed].kill()
     assert producer.flush(PATIENCE_SECONDS) == 0
     assert failed == []
-    assert acknowledged <= set(read_all(bootstrap, len(acknowledged)))
+    wait_for_records(bootstrap, acknowledged)
     brokers.start(killed)
     asked = next(node_id for node_id in brokers.running if node_id != killed)
     wait_until(lambda: brokers.in_sync(asked, "t") == [{1, 2, 3}] * 3)
 
 
-def read_all(bootstrap: str, count: int) -> list[bytes]:
-    """At least so many records of the topic."""
+def wait_for_records(bootstrap: str, wanted: set[bytes]) -> None:
+    """Read the topic until all of these were there; others may be, and some twice."""
     options = {"bootstrap.servers": bootstrap, "group.id": "reader", "log_level": 0}
     consumer = Consumer({**options, "auto.offset.reset": "earliest"})
     consumer.assign([TopicPartition("t", index, 0) for index in range(3)])
-    values: list[bytes] = []
+    missing = set(wanted)
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while len(values) < count:
-        assert time.monotonic() < deadline, f"{len(values)} of {count} records"
+    while missing:
+        assert time.monotonic() < deadline, f"lost: {sorted(missing)}"
         record = consumer.poll(0.5)
         if record is not None and record.error() is None:
-            values.append(record.value() or b"")
+            missing.discard(record.value() or b"")
     consumer.close()
-    return values
 
 
 @pytest.mark.slow
