@@ -13,9 +13,11 @@ from typing import Any
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from millstream.broker.coordinators.key_hash import partition_for
 from tests.conformance.differences import DIFFERENCES
 from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.servers import Server
+from tests.peers.transactional import GROUP, TRANSACTION, find_coordinator
 from tests.peers.wire import Wire
 
 # Both brokers get the same settings: short waits, so that tests are quick.
@@ -58,11 +60,9 @@ class BrokerUnderTest:
         return self._worker[0] if self.is_one_worker else 1
 
     def coordinator(self, group: str) -> str:
-        """Where a group has its coordinator, which exists."""
+        """Where a group has its coordinator: maybe on another worker."""
         with Wire(self.bootstrap) as wire:
-            found = wire.call("find_coordinator", 3, key=group)
-        assert found.error_code == 0
-        return f"{found.host}:{found.port}"
+            return find_coordinator(wire, group, GROUP)
 
     @cached_property
     def _worker(self) -> tuple[int, str]:
@@ -76,18 +76,23 @@ class BrokerUnderTest:
     def choose_names(self) -> None:
         """From now on, transactional ids with a unique name have their coordinators on this broker,
         if it is one of several workers."""
-        if not self.is_one_worker or _is_here:
-            return
+        _is_here.clear()  # another broker's partitions may lie elsewhere
+        if self.is_one_worker:
+            leaders = self._transaction_leaders
+            _is_here.append(lambda it: leaders[partition_for(it, len(leaders))] == self.node_id)
+
+    @cached_property
+    def _transaction_leaders(self) -> dict[int, int]:
+        """The broker that coordinates each partition of transactions."""
         with Wire(self.bootstrap) as wire:
-            wire.call("find_coordinator", 3, key="any", key_type=1)
+            find_coordinator(wire, "any", TRANSACTION)
 
             def leaders() -> dict[int, int]:
                 answer = wire.call("metadata", 9, topics=({"name": TRANSACTION_STATE},))
                 return {it.partition_index: it.leader_id for it in answer.topics[0].partitions}
 
             wait_until(lambda: self.node_id in leaders().values() and -1 not in leaders().values())
-            found = leaders()
-        _is_here.append(lambda name: found[_java_hash(name) % len(found)] == self.node_id)
+            return leaders()
 
     def expects(self, difference: str) -> Any:
         """What this broker does where the two differ."""
@@ -148,11 +153,3 @@ def unique(prefix: str) -> str:
         name = f"{prefix}-{os.getpid()}-{next(_names)}"
         if all(condition(name) for condition in _is_here):
             return name
-
-
-def _java_hash(text: str) -> int:
-    """As Kafka chooses the partition of a coordinator."""
-    value = 0
-    for character in text:
-        value = (31 * value + ord(character)) & 0xFFFFFFFF
-    return value & 0x7FFFFFFF

@@ -22,6 +22,8 @@ from tests.conformance.test_transactions import (
 from tests.peers.patience import wait_until
 from tests.peers.transactional import NO_ERROR, TransactionalProducer
 
+ALSO_ON_A_WORKER = True
+
 PRODUCER_FENCED = 90
 
 

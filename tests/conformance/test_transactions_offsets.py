@@ -16,14 +16,14 @@ from tests.conformance.test_transactions import (
 )
 from tests.peers.patience import PATIENCE_SECONDS, wait_until
 from tests.peers.transactional import (
-    GROUP,
     NO_ERROR,
     TransactionalProducer,
     describe_transactions,
-    find_coordinator,
     patiently,
 )
 from tests.peers.wire import Wire
+
+ALSO_ON_A_WORKER = True
 
 NO_OFFSET = -1
 UNKNOWN_TOPIC_OR_PARTITION, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID = 3, 22, 25
@@ -36,7 +36,7 @@ def offset_answer(
 ) -> Any:
     topics = ({"name": topic, "partition_indexes": (partition,)},)
     groups = ({"group_id": group, "topics": topics},)
-    with Wire(broker.bootstrap) as wire:
+    with Wire(broker.coordinator(group)) as wire:
         answer = patiently(
             lambda: wire.call("offset_fetch", 8, groups=groups, require_stable=stable).groups[0],
             lambda answer: int(answer.error_code),
@@ -67,8 +67,7 @@ def commit_outside(broker: BrokerUnderTest, group: str, topic: str, offset: int)
     position = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
     fields = {"group_id": group, "topics": ({"name": topic, "partitions": (position,)},)}
     alone = {"generation_id_or_member_epoch": -1, "member_id": ""}
-    with Wire(broker.bootstrap) as wire:
-        find_coordinator(wire, group, GROUP)
+    with Wire(broker.coordinator(group)) as wire:
 
         def ask() -> int:
             answer = wire.call("offset_commit", 8, **fields, **alone)

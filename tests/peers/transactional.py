@@ -57,6 +57,7 @@ class TransactionalProducer:
         producer_epoch: int = -1,
     ) -> None:
         self.bootstrap = bootstrap
+        self.client_id = client_id
         self.wire = Wire(bootstrap, client_id=client_id)
         self.transactional_id = transactional_id
         self.protocol = protocol
@@ -64,13 +65,15 @@ class TransactionalProducer:
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self._sequences: dict[tuple[str, int], int] = {}
-        self._found: set[tuple[str, int]] = set()
+        self._found: dict[tuple[str, int], str] = {}
+        self._wires = {bootstrap: self.wire}  # by address
 
     def __enter__(self) -> TransactionalProducer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.wire.socket.close()
+        for wire in self._wires.values():
+            wire.socket.close()
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -98,10 +101,10 @@ class TransactionalProducer:
             self._become(answer.producer_id, answer.producer_epoch)
         return int(answer.error_code)
 
-    def find_coordinator(self, key: str, key_type: int) -> None:
+    def find_coordinator(self, key: str, key_type: int) -> str:
         if (key, key_type) not in self._found:
-            find_coordinator(self.wire, key, key_type)
-            self._found.add((key, key_type))
+            self._found[key, key_type] = find_coordinator(self.wire, key, key_type)
+        return self._found[key, key_type]
 
     def add_partitions(self, topic: str, *partitions: int, patient: bool = True) -> int:
         """AddPartitionsToTxn, as clients send it; the error code of the first partition."""
@@ -175,14 +178,16 @@ class TransactionalProducer:
         patient: bool = True,
         **member: Any,
     ) -> int:
-        """TxnOffsetCommit of one partition; the error code."""
+        """TxnOffsetCommit of one partition, to the group's coordinator; the error code."""
         version = self.versions["offsets"] if version is None else version
-        self.find_coordinator(group, GROUP)
+        address = self.find_coordinator(group, GROUP)
+        if address not in self._wires:
+            self._wires[address] = Wire(address, client_id=self.client_id)
         position = {"partition_index": partition, "committed_offset": offset}
         topics = ({"name": topic, "partitions": ({**position, "committed_metadata": ""},)},)
 
         def ask() -> int:
-            answer = self.wire.call(
+            answer = self._wires[address].call(
                 "txn_offset_commit",
                 version,
                 group_id=group,
@@ -228,14 +233,16 @@ class TransactionalProducer:
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
 
 
-def find_coordinator(wire: Wire, key: str, key_type: int) -> None:
-    """As every client does first: the broker makes the internal topic on that occasion."""
+def find_coordinator(wire: Wire, key: str, key_type: int) -> str:
+    """Its address. As every client does first: the broker makes the internal topic then."""
 
-    def ask() -> int:
+    def ask() -> Any:
         fields = {"key_type": key_type, "coordinator_keys": (key,)}
-        return int(wire.call("find_coordinator", 4, **fields).coordinators[0].error_code)
+        return wire.call("find_coordinator", 4, **fields).coordinators[0]
 
-    assert patiently(ask) == NO_ERROR
+    found = patiently(ask, lambda answer: int(answer.error_code))
+    assert found.error_code == NO_ERROR
+    return f"{found.host}:{found.port}"
 
 
 def patiently(ask: Callable[[], Any], code: Callable[[Any], int] = int) -> Any:
