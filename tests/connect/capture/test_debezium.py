@@ -308,18 +308,23 @@ DECIMALS = [
 ]
 
 
+def write_decimals(both: Compared, *, key: str) -> None:
+    """A table of decimals with a key of this type."""
+    kinds = ["numeric", "numeric(40,3)", "numeric(5,0)", "numeric[]"]
+    declared = ", ".join(f"c{number} {kind}" for number, kind in enumerate(kinds))
+    both.source.execute(f"CREATE TABLE decimals (id {key} PRIMARY KEY, {declared})")
+    for number, value in enumerate(DECIMALS):
+        small = "NULL" if len(value) > 8 or value == "1e20" else value
+        both.source.execute(
+            f"INSERT INTO decimals VALUES ({number}, {value}, {value}, {small},"
+            f" ARRAY[{value}, NULL]::numeric[])"
+        )
+
+
 @pytest.mark.parametrize("mode", ["precise", "double"])
 def test_decimals_of_each_mode_are_equal(postgres: PostgresServer, mode: Decimals) -> None:
-    kinds = ["numeric", "numeric(40,3)", "numeric(5,0)", "numeric[]"]
     with compared(postgres, mode) as both:
-        declared = ", ".join(f"c{number} {kind}" for number, kind in enumerate(kinds))
-        both.source.execute(f"CREATE TABLE decimals (id int PRIMARY KEY, {declared})")
-        for number, value in enumerate(DECIMALS):
-            small = "NULL" if len(value) > 8 or value == "1e20" else value
-            both.source.execute(
-                f"INSERT INTO decimals VALUES ({number}, {value}, {value}, {small},"
-                f" ARRAY[{value}, NULL]::numeric[])"
-            )
+        write_decimals(both, key="int")
         theirs, ours = both.events()
         assert_equal(ours, theirs)
         # The named difference: Debezium removes zeros from a numeric without a scale.

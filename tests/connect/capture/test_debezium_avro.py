@@ -24,7 +24,6 @@ from millstream.connect.capture.types import Decimals
 from tests.connect.capture.source import Source, open_source
 from tests.connect.capture.test_avro import as_json
 from tests.connect.capture.test_debezium import (
-    DECIMALS,
     DIFFERENT,
     ENGINE_SETTINGS,
     EQUAL,
@@ -34,6 +33,7 @@ from tests.connect.capture.test_debezium import (
     key_headers,
     run_workload,
     without_differences,
+    write_decimals,
 )
 from tests.drawing import draws
 from tests.peers.apicurio import Apicurio, start_apicurio
@@ -294,16 +294,8 @@ def test_operations_are_equal(both: BothInAvro) -> None:
 def test_decimals_of_each_mode_are_equal(
     postgres: PostgresServer, apicurio: Apicurio, mode: Decimals
 ) -> None:
-    kinds = ["numeric", "numeric(40,3)", "numeric(5,0)", "numeric[]"]
     with compared(postgres, apicurio, mode) as both:
-        declared = ", ".join(f"c{number} {kind}" for number, kind in enumerate(kinds))
-        both.source.execute(f"CREATE TABLE decimals (id numeric(6,1) PRIMARY KEY, {declared})")
-        for number, value in enumerate(DECIMALS):
-            small = "NULL" if len(value) > 8 or value == "1e20" else value
-            both.source.execute(
-                f"INSERT INTO decimals VALUES ({number}, {value}, {value}, {small},"
-                f" ARRAY[{value}, NULL]::numeric[])"
-            )
+        write_decimals(both, key="numeric(6,1)")
         theirs, ours = both.events()
         assert_equal(ours, theirs)
 

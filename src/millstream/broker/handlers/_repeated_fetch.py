@@ -116,7 +116,7 @@ class RepeatedFetch:
             records, aborted = read_records(
                 self._partition,
                 self._offset,
-                min(self._max_bytes, response_bytes_max(self._context, self._max_bytes)),
+                response_bytes_max(self._context, self._max_bytes),
                 self._is_committed,
                 may_block=False,
                 may_send_file=self._client.takes_files,
