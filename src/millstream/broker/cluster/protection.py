@@ -53,15 +53,16 @@ async def _own_identities(session: ZooKeeperSession) -> frozenset[str]:
     """As ZooKeeper writes them: the SASL user, the name in the certificate, or both."""
     await session.ensure(METADATA)
     await session.set_access(METADATA, session.security.access(METADATA))
-    return await session.identities(METADATA)
+    _, identities = await session.rights(METADATA)
+    return identities
 
 
 async def _secure(session: ZooKeeperSession, path: str, own: Set[str]) -> list[str]:
     """Returns the paths of its children."""
     wanted = session.security.access(path)
     with contextlib.suppress(NoNode):  # not yet, or no longer
-        found = await session.access(path)
-        others = await session.identities(path) - own
+        found, identities = await session.rights(path)
+        others = identities - own
         is_too_open = _OPENNESS.index(found) > _OPENNESS.index(wanted)
         if others:
             logger.warning(

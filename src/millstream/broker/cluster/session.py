@@ -315,16 +315,14 @@ class ZooKeeperSession:
 
     async def access(self, path: str) -> Access:
         """What everyone may do with the node."""
-        return access_of(await self._acls(path))
+        return (await self.rights(path))[0]
 
-    async def identities(self, path: str) -> frozenset[str]:
-        """The single users, certificates and addresses that have rights on the node."""
-        return identities_of(await self._acls(path))
-
-    async def _acls(self, path: str) -> Any:
+    async def rights(self, path: str) -> tuple[Access, frozenset[str]]:
+        """What everyone may do with the node, and the single users, certificates and addresses that
+        have rights on it."""
         node = self._node(path)
         acls, _ = await self._call(lambda it: it.get_acls_async(node), path)
-        return acls
+        return access_of(acls), identities_of(acls)
 
     async def set_access(self, path: str, access: Access) -> None:
         node, acl = self._node(path), ACLS[access]
