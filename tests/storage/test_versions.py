@@ -7,7 +7,7 @@ import pytest
 from millstream.errors import ApiError, ErrorCode, StorageError
 from millstream.records.batch import HEADER_SIZE_BYTES, parse_header
 from millstream.records.record import ControlType
-from millstream.storage._core import TABLE_SHARDS, VersionTable
+from millstream.storage._core import VersionTable
 from millstream.storage.versions import ConditionFailed, encode_snapshot, load_snapshot
 from tests.storage.versioned import CODECS, VersionedStore, conditional, versioned_batch
 
@@ -27,7 +27,7 @@ def refusal(store: VersionedStore, *writes: tuple[bytes | None, int]) -> Conditi
 def snapshot(store: VersionedStore) -> tuple[set[bytes], list[tuple[int, ...]]]:
     table = store.log().versions
     assert table is not None
-    content = table.encode(0, TABLE_SHARDS, 0)
+    content = table.encode(0, table.end_number, 0)
     return {content[at : at + 40] for at in range(0, len(content), 40)}, list(table.held())
 
 
@@ -193,7 +193,7 @@ def test_snapshot_contains_the_table_and_what_transactions_hold() -> None:
     table = store.log().versions
     assert table is not None
     content = encode_snapshot(
-        table, [table.encode(0, TABLE_SHARDS, 0)], table.held(), start_offset=3, end_offset=4
+        table, [table.encode(0, table.end_number, 0)], table.held(), start_offset=3, end_offset=4
     )
     loaded, start_offset, end_offset = load_snapshot(content)
     assert (start_offset, end_offset) == (3, 4)

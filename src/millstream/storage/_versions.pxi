@@ -8,17 +8,6 @@ cdef struct Offered:            # a record that is to be appended
     int reason                  # why it is refused whatever the table contains, or 0
 
 
-cdef extern from *:
-    """
-    #if defined(__GNUC__) || defined(__clang__)
-    #define millstream_prefetch(address) __builtin_prefetch(address)
-    #else
-    #define millstream_prefetch(address) ((void)(address))
-    #endif
-    """
-    void prefetch "millstream_prefetch"(const void* address) noexcept nogil
-
-
 cdef inline bytes hash_bytes(Hash hash):
     return PyBytes_FromStringAndSize(<const char*>&hash, sizeof(Hash))
 
@@ -143,13 +132,11 @@ cdef class VersionTable(KeyTable):
         return 0
 
     cdef Status read(self, const Batch* batch) noexcept nogil:
-        """The keys and versions of a batch. What the table has of them is fetched meanwhile."""
+        """The keys and versions of a batch; what the table has of them is being fetched then."""
         cdef const uint8_t* at = batch.records
         cdef Record record
         cdef Condition condition
         cdef Offered* offered
-        cdef Shard* shard
-        cdef KeyVersion* entry
         cdef int32_t index
         cdef Status status = check_count(batch)
         if status != DONE:
@@ -173,12 +160,21 @@ cdef class VersionTable(KeyTable):
             else:
                 offered.event = self.hash_event(&condition)
                 offered.hash = sip_hash(record.key, record.key_length, self.secret_words)
-                shard = &self.shards[offered.hash.high >> 56]
-                if shard.slots:
-                    entry = &shard.entries[<uint32_t>offered.hash.low & (shard.slots - 1)]
-                    prefetch(entry)
-                    prefetch(&entry.event)  # often in the next line of the cache
-        return DONE if at == batch.end else BAD_TAIL
+        if at != batch.end:
+            return BAD_TAIL
+        self.fetch(batch.record_count)
+        return DONE
+
+    cdef void fetch(self, int32_t count) noexcept nogil:
+        """Fetch what the table has of the offered keys, in loops that do nothing else: so the fetches
+        overlap, of addresses too."""
+        cdef int32_t index
+        for index in range(count):
+            if self.offered[index].reason == 0:
+                self.fetch_slot(&self.offered[index].hash)
+        for index in range(count):
+            if self.offered[index].reason == 0:
+                self.fetch_entry(&self.offered[index].hash)
 
     cdef int enter_held(self, const Offered* offered, int64_t record_offset, int64_t producer_id,
                         int64_t* version, int64_t* offset) except -1:

@@ -13,7 +13,7 @@ from millstream.records.batch import HEADER_SIZE_BYTES, BatchHeader, Buffer, par
 from millstream.records.compression import decompress
 from millstream.records.record import ControlType, decode_end_transaction
 from millstream.storage import names
-from millstream.storage._core import TABLE_SHARDS, VersionTable
+from millstream.storage._core import VersionTable
 from millstream.storage.filesystem import read_file, replace_file
 from millstream.storage.flush import sync_segments
 from millstream.storage.log import Log
@@ -24,7 +24,7 @@ from millstream.storage.versions import encode_snapshot, load_snapshot
 logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1024 * 1024
-SHARDS_PER_TURN = 16
+ENTRIES_PER_TURN = 65_536
 # A start after a crash replays at most about this many records, or half as many as there are keys.
 SNAPSHOT_RECORDS_MIN = 250_000
 
@@ -156,8 +156,8 @@ def save_versions(log: Log, *, now_ms: int) -> Steps[None]:
         return
     start_offset, held = log.log_end_offset, table.held()
     entries = []
-    for shard in range(0, TABLE_SHARDS, SHARDS_PER_TURN):
-        entries.append(table.encode(shard, shard + SHARDS_PER_TURN, log.log_start_offset))
+    for number in range(0, table.end_number, ENTRIES_PER_TURN):  # what is added later is replayed
+        entries.append(table.encode(number, number + ENTRIES_PER_TURN, log.log_start_offset))
         yield let_others_work
     end_offset = log.log_end_offset
     yield from sync_segments(log, now_ms)
@@ -192,7 +192,7 @@ def encode_for_clean_stop(log: Log) -> tuple[str, bytes] | None:
     table, end_offset = log.versions, log.log_end_offset
     if table is None or log.version_snapshot == end_offset or not end_offset:
         return None
-    entries = [table.encode(0, TABLE_SHARDS, log.log_start_offset)]
+    entries = [table.encode(0, table.end_number, log.log_start_offset)]
     content = encode_snapshot(
         table, entries, table.held(), start_offset=end_offset, end_offset=end_offset
     )

@@ -177,7 +177,7 @@ def encode_snapshot(
     start_offset: int,
     end_offset: int,
 ) -> bytes:
-    """`entries` are those of the table's shards, `held` are as of `start_offset`."""
+    """`entries` are all of the table, in parts; `held` are as of `start_offset`."""
     count = sum(map(len, entries)) // ENTRY_BYTES
     head = _SNAPSHOT_HEADER.pack(
         _SNAPSHOT_VERSION, 0, start_offset, end_offset, table.secret, count, len(held)
