@@ -27,6 +27,7 @@ from millstream.pipelines.state.keys import (
     first_rows,
     key_codes,
     key_hashes,
+    sorted_order,
     split_by_bucket,
     with_hash,
 )
@@ -169,6 +170,30 @@ def test_splitting_loses_no_row() -> None:
     )
     for bucket, part in parts.items():
         assert set(buckets_of(part.column(HASH).to_numpy(), 7)) == {bucket}
+
+
+@pytest.mark.parametrize("bucket_count", [1, 7, 16, 2**16])
+def test_splitting_sorts_by_the_first_bits_and_keeps_the_order_of_a_key(bucket_count: int) -> None:
+    keys = [row * 7919 % 100 for row in range(1_000)]
+    rows = pa.RecordBatch.from_pydict({"key": keys, "row": list(range(1_000))})
+    free_bits = 16 - (bucket_count - 1).bit_length()
+    for _, part in split_by_bucket(with_hash(rows, ["key"]), bucket_count):
+        leading = part.column(HASH).to_numpy() >> np.uint64(64 - free_bits) if free_bits else 0
+        assert (np.diff(np.atleast_1d(leading).astype(np.int64)) >= 0).all()
+        seen: dict[int, int] = {}
+        for key, row in zip(part["key"].to_pylist(), part["row"].to_pylist(), strict=True):
+            assert seen.get(key, -1) < row
+            seen[key] = row
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 3)] * 3), max_size=30))
+def test_sorted_order_is_stable_and_by_the_first_numbers_first(
+    rows: list[tuple[int, int, int]],
+) -> None:
+    columns = np.array(rows, np.int64).reshape(-1, 3).T
+    for count in (1, 2, 3):
+        expected = sorted(range(len(rows)), key=lambda it: rows[it][:count])
+        assert sorted_order(*columns[:count]).tolist() == expected
 
 
 def test_spark_hash_is_that_of_spark() -> None:

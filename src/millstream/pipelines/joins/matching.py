@@ -22,7 +22,14 @@ from millstream.pipelines.row_positions import (
     group_times,
     is_position,
 )
-from millstream.pipelines.state.keys import HASH, HASH_FIELD, Numbers, key_codes, key_hashes
+from millstream.pipelines.state.keys import (
+    HASH,
+    HASH_FIELD,
+    Numbers,
+    key_codes,
+    key_hashes,
+    sorted_order,
+)
 from millstream.pipelines.state.tables import concat, expand
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -55,7 +62,7 @@ def sort_versions(rows: pa.RecordBatch, codes: Numbers, by: Sequence[str]) -> Nu
     ranks: list[Numbers] = []
     for name in by:
         ranks += _ranks(rows.column(name), [codes, *ranks])
-    order = np.lexsort((*reversed(ranks), codes))
+    order = sorted_order(codes, *ranks)
     is_tied = np.ones(max(rows.num_rows - 1, 0), np.bool_)
     for values in (codes, *ranks):
         ordered = values[order]

@@ -48,7 +48,14 @@ from millstream.pipelines.state import (
     Operator,
     StateTableSpec,
 )
-from millstream.pipelines.state.keys import HASH, Numbers, distinct, first_rows, key_codes
+from millstream.pipelines.state.keys import (
+    HASH,
+    Numbers,
+    distinct,
+    first_rows,
+    key_codes,
+    sorted_order,
+)
 from millstream.pipelines.state.tables import concat, expand, times_of
 
 EVENTS = "events"
@@ -320,7 +327,7 @@ class PatternMatch(Operator):
         if self._reach > 0:
             before = self._last_rows(self._of_keys(state, _PREVIOUS, keys))
             places = self._places(keys, before)
-            order = np.lexsort((before.column(_NUMBER).to_numpy(), places))
+            order = sorted_order(places, before.column(_NUMBER).to_numpy())
             before, places = before.take(pa.array(order)), places[order]
             both = concat([before.select(names), both])
             both_codes = np.concatenate([places, codes])
@@ -350,14 +357,14 @@ class PatternMatch(Operator):
     def _newest(self, rows: pa.RecordBatch, is_whole: bool) -> pa.RecordBatch:
         """Of each key, the newest threads; keys that are closed are dropped at last."""
         codes = key_codes(rows, self._rows.keys)
-        order = np.lexsort((rows.column(_VERSION).to_numpy(), codes))
+        order = sorted_order(codes, rows.column(_VERSION).to_numpy())
         found = rows.take(pa.array(order[is_last(codes[order])]))
         return found.filter(found.column(_STATE).is_valid()) if is_whole else found
 
     def _last_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Of each key, the rows that PREV can reach."""
         codes = key_codes(rows, self._rows.keys)
-        order = np.lexsort((rows.column(_NUMBER).to_numpy(), codes))
+        order = sorted_order(codes, rows.column(_NUMBER).to_numpy())
         codes = codes[order]
         ends = np.searchsorted(codes, codes, side="right")
         return rows.take(pa.array(order[np.arange(len(codes)) >= ends - self._reach]))
@@ -478,7 +485,7 @@ class PatternMatch(Operator):
         old, places = old.filter(pa.array(is_used)), places[is_used]
         both = concat([old, fresh])
         codes = np.concatenate([places, codes])
-        order = np.lexsort((both.column(_NUMBER).to_numpy(), codes))
+        order = sorted_order(codes, both.column(_NUMBER).to_numpy())
         return both.take(pa.array(order)), codes[order]
 
     def _one_row(

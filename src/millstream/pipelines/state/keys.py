@@ -63,16 +63,21 @@ def key_hashes(columns: Sequence[pa.Array], row_count: int) -> Hashes:
 
 
 def buckets_of(hashes: Hashes, bucket_count: int) -> npt.NDArray[np.uint16]:
-    return (hashes % np.uint64(bucket_count)).astype(np.uint16)  # which numpy sorts by radix
+    return (hashes % np.uint64(bucket_count)).astype(np.uint16)
 
 
 def split_by_bucket(
     rows: pa.RecordBatch, bucket_count: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Each bucket that has rows, and its rows with their hash."""
-    buckets = buckets_of(rows.column(HASH).to_numpy(), bucket_count)
-    order = np.argsort(buckets, kind="stable")
-    bounds = np.searchsorted(buckets[order], np.arange(bucket_count + 1))
+    """Each bucket that has rows, and its rows with their hash: nearly in the order of their hashes,
+    and of one hash in the order in which they were, so that later sorts have little left to do."""
+    hashes = rows.column(HASH).to_numpy()
+    free_bits = 16 - (bucket_count - 1).bit_length()  # numpy sorts 16 bits by radix
+    places = buckets_of(hashes, bucket_count) << np.uint16(free_bits)
+    if free_bits:
+        places |= (hashes >> np.uint64(64 - free_bits)).astype(np.uint16)
+    order = np.argsort(places, kind="stable")
+    bounds = np.searchsorted(places[order] >> np.uint16(free_bits), np.arange(bucket_count + 1))
     rows = rows.take(pa.array(order))
     for bucket, (begin, end) in enumerate(pairwise(bounds)):
         if begin < end:
@@ -85,6 +90,20 @@ def distinct(values: npt.NDArray[Value]) -> npt.NDArray[Value]:
     is_new = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
     return ordered[is_new]
+
+
+def sorted_order(codes: Numbers, *ranks: Numbers) -> Numbers:
+    """The stable order by these numbers, the most important first. Rows of a code mostly have the
+    right order already: they are only sorted again if they do not."""
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    is_tied = ordered[1:] == ordered[:-1]
+    for values in ranks:
+        ordered = values[order]
+        if (is_tied & (ordered[1:] < ordered[:-1])).any():
+            return np.lexsort((*reversed(ranks), codes))
+        is_tied &= ordered[1:] == ordered[:-1]
+    return order
 
 
 @cache

@@ -219,7 +219,7 @@ class Table:
 
     def _add_page(self, rows: pa.RecordBatch, times: Numbers, run: int | None = None) -> PageInfo:
         hashes = rows.column(HASH).to_numpy()
-        order = np.argsort(hashes)
+        order = np.argsort(hashes, kind="stable")
         rows = rows.take(pa.array(order))
         page_id = self._new_id()
         page = PageInfo(
