@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import platform
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -44,3 +46,25 @@ def test_objects_that_outlive_the_task_are_frozen_when_they_are_built() -> None:
 
 def test_keep_memory_is_understood_by_glibc() -> None:
     assert workers.keep_memory() == (platform.libc_ver()[0] == "glibc")
+
+
+DRAWN = """
+import os
+from millstream.pipelines.workers import preload
+
+preload("numpy.random")
+import numpy as np
+
+for _ in range(2):
+    if os.fork() == 0:
+        os.write(1, b"%d\\n" % np.random.randint(2**62))
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_forked_workers_draw_different_numbers() -> None:
+    pytest.importorskip("numpy")
+    ended = subprocess.run([sys.executable, "-c", DRAWN], capture_output=True, check=True)
+    one, other = ended.stdout.split()
+    assert one != other

@@ -13,13 +13,11 @@ able to import it: see docs/guides/cluster.md.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
-import sys
-from importlib import import_module
 
 from pyspark.daemon import manager
+
+from millstream.pipelines.workers import preload
 
 # The threads that some of these start (Arrow's allocator, numpy's BLAS) survive a fork.
 PRELOADED = (
@@ -27,26 +25,18 @@ PRELOADED = (
     "pandas",  # pyarrow imports it for the first array from a list
     "pyarrow.compute",
     "duckdb",  # which writes JSON
+    "asyncio",  # kio imports it
+    "encodings.idna",  # to connect to a broker
     "millstream.pipelines.source",
     "millstream.pipelines.reading.typed",
+    "millstream.pipelines.reading.decoding.rows",
     "millstream.pipelines.writing.writer",
     "millstream.pipelines.running.fan_out",
 )
 
 
-def preload() -> None:
-    """Import what is installed. An import that fails here fails again in its task."""
-    # Spark reads our port from standard output.
-    with contextlib.redirect_stdout(sys.stderr):
-        for name in PRELOADED:
-            with contextlib.suppress(Exception):
-                import_module(name)
-    gc.collect()
-    gc.freeze()
-
-
 def main() -> None:
-    preload()
+    preload(*PRELOADED)
     try:
         manager()
     except SystemExit as end:

@@ -1,4 +1,6 @@
-"""Spark's Python workers, which run one task after another: less work between and in tasks.
+"""Spark's Python workers, which run one task after another: less work before, between and in tasks.
+
+Workers are forked from a daemon. What it has imported (`preload`) is there in all of them.
 
 After every task, Spark's worker runs `gc.collect()`, which traverses every object of all imported
 modules: 50 ms of a core, ten times the time of a small task. `freeze_imports` makes the collector
@@ -12,11 +14,15 @@ as long. Whether it does depends on what else is allocated. `keep_memory` makes 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 
 KEPT_BYTES = 64 * 1024 * 1024
 MAPPED_BYTES_MIN = 32 * 1024 * 1024  # glibc's maximum; larger allocations are mapped
@@ -25,6 +31,20 @@ _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 
 _frozen: set[str] = set()
+
+
+def preload(*modules: str) -> None:
+    """Import what is installed, in a process from which workers are forked. An import that fails
+    here fails again in its task."""
+    # Spark reads the daemon's port from standard output.
+    with contextlib.redirect_stdout(sys.stderr):
+        for name in modules:
+            with contextlib.suppress(Exception):
+                import_module(name)
+    if "numpy.random" in sys.modules:  # else all workers draw the same numbers
+        os.register_at_fork(after_in_child=import_module("numpy.random").seed)
+    gc.collect()
+    gc.freeze()
 
 
 def freeze_imports(work: str) -> None:

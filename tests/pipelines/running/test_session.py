@@ -15,6 +15,7 @@ import pytest
 from millstream.errors import ConfigError
 from millstream.pipelines.running.session import (
     CHECKPOINT_FILES,
+    JAVA_OPTIONS,
     SPARK_SETTINGS,
     check_master,
     choose_python,
@@ -47,7 +48,19 @@ def test_settings_fit_the_master() -> None:
     assert here[checksum] == "false"
     assert checksum not in there, "a cluster loses shuffle output with an executor"
     assert here[STORE_PROVIDER] == there[STORE_PROVIDER] == ROCKSDB, "operators in Python need it"
+    assert JAVA_OPTIONS in here
+    assert JAVA_OPTIONS not in there, "the driver of a cluster handles no rows"
     assert all(it.reason.endswith(".") for it in SPARK_SETTINGS)
+
+
+@pytest.mark.parametrize("variable", ["JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS"])
+def test_a_collector_in_the_environment_is_kept(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "-Xss4m -XX:+UseSerialGC")
+    assert JAVA_OPTIONS not in spark_settings("local[2]"), "a JVM refuses two collectors"
+    monkeypatch.setenv(variable, "-XX:+UseStringDeduplication")
+    assert "-XX:+UseParallelGC" in spark_settings("local[2]")[JAVA_OPTIONS]
 
 
 SHORTCUTS = ("spark.sql.streaming.checkpointFileManagerClass", "spark.python.daemon.module")
@@ -64,6 +77,8 @@ def test_settings_without_shortcuts_name_no_classes_or_modules_of_ours() -> None
 FACTS = """
 import json, os, sys
 from pathlib import Path
+import psutil
+from millstream.pipelines.running.data_sources import _manager
 from millstream.pipelines.running.session import create_session
 
 spark = create_session("local[1]", {}, "test", Path(sys.argv[1]))
@@ -74,6 +89,11 @@ facts = {
     "home": jvm.System.getenv("SPARK_HOME"),
     "files": files.getClass().getName(),
     "daemon": spark.conf.get("spark.python.daemon.module", ""),
+    "sources": _manager(spark).dataSourceBuilders().isDefined(),
+    "worker": spark.sparkContext.parallelize([0]).map(
+        lambda _: psutil.Process().parent().cmdline()
+    ).first(),
+    "level": jvm.org.apache.logging.log4j.LogManager.getRootLogger().getLevel().toString(),
     "rows": spark.sparkContext.parallelize([1, 2]).map(lambda it: it + 1).collect(),
 }
 print(json.dumps(facts))
@@ -93,10 +113,13 @@ def test_one_setting_turns_all_shortcuts_off(tmp_path: Path, shortcuts: str) -> 
     )
     facts = json.loads(ended.stdout)
     assert facts["rows"] == [2, 3]
+    assert facts["level"] == "WARN", "messages that nobody sees are composed in every batch"
     has_home = "spark-home" in str(facts["home"])
     has_files = facts["files"] == "millstream.LocalDisk"
     has_daemon = facts["daemon"] == "millstream.pipelines.worker_daemon"
-    assert {has_home, has_files, has_daemon} == {shortcuts == "true"}, facts
+    has_server = "millstream.pipelines.process_server" in facts["worker"]
+    has = {has_home, has_files, has_daemon, has_server, facts["sources"]}
+    assert has == {shortcuts == "true"}, facts
 
 
 def test_checkpoint_file_manager_is_a_class_of_this_spark(spark: SparkSession) -> None:

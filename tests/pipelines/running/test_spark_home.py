@@ -53,7 +53,8 @@ def test_light_home_is_set_while_the_jvm_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
-    with light_home(tmp_path):
+    with light_home(tmp_path) as is_light:
+        assert is_light
         assert Path(os.environ["SPARK_HOME"]) == linked_home(installation_directory())
     assert "SPARK_HOME" not in os.environ
     assert installation_directory().is_relative_to(tmp_path / "environment")
@@ -72,7 +73,8 @@ def test_light_home_leaves_a_home_that_was_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
-    with light_home(tmp_path):
+    with light_home(tmp_path) as is_light:
+        assert not is_light
         assert os.environ["SPARK_HOME"] == "/opt/spark"
     assert os.environ["SPARK_HOME"] == "/opt/spark"
 

@@ -69,6 +69,7 @@ class ShopRun:
         self._driver: subprocess.Popen[bytes] | None = None
         self._second: subprocess.Popen[bytes] | None = None
         self._history: subprocess.Popen[bytes] | None = None
+        self._started: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -79,9 +80,9 @@ class ShopRun:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for process in (self._driver, self._second, self._history):
-            kill_group(process)
         self.catalogue.stop()
+        for process in self._started:
+            kill_group(process)
         self.customers.stop()
         self.desk.stop()
         self.watcher.close()
@@ -204,7 +205,7 @@ class ShopRun:
         theirs = {it: value for it, value in os.environ.items() if not it.startswith(OUR_VARIABLES)}
         theirs["PYTHONUNBUFFERED"] = "1"  # else what it printed comes after its last words
         with self._log_of(name).open("ab") as log:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, *arguments],
                 cwd=self.directory,
                 env=theirs,
@@ -213,6 +214,8 @@ class ShopRun:
                 stderr=log,
                 start_new_session=True,
             )
+        self._started.append(process)
+        return process
 
     def _log_of(self, name: str) -> Path:
         return self.directory / f"{name}.log"

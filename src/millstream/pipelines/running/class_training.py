@@ -37,9 +37,12 @@ orders = topic(
 
 @pipeline(reads=orders, writes={"priced": topic("priced"), "seen": table("seen", key="id")})
 def enrich(orders: DataFrame) -> DataFrame:
+    import pandas as pd
     from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 
-    products = orders.sparkSession.createDataFrame([("mug", 12)], "product string, price long")
+    products = orders.sparkSession.createDataFrame(
+        pd.DataFrame({"product": ["mug"], "price": [12]})
+    )
     priced = orders.dropDuplicates(["id", "at"]).join(F.broadcast(products), "product")
     priced = priced.withColumn("total", F.col("amount") * F.col("price"))
     row = F.struct("id", "product", "total", "at")

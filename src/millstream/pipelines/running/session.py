@@ -10,6 +10,9 @@ rather than on their documented interfaces:
     WORKER_DAEMON         a daemon that has imported what Python workers need (worker_daemon.py)
     local_disk.py         permissions of local files without a process for each
     spark_home.py         PySpark is imported from where it is installed, not from an archive
+    python_processes.py   Spark's Python processes are forked from one that has all imports
+    data_sources.py       Spark need not search for data sources
+    warm_up.py            the driver imports, and Python workers start, while it waits for the JVM
     class_archive.py      the JVM maps Spark's classes instead of loading them
 
 The setting `spark_shortcuts = false` of millstream.toml, or MILLSTREAM_SPARK_SHORTCUTS=false, turns
@@ -30,14 +33,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.errors import ConfigError
 from millstream.pipelines.running.class_archive import share_classes
+from millstream.pipelines.running.data_sources import provide_data_sources
 from millstream.pipelines.running.local_disk import use_local_disk
+from millstream.pipelines.running.python_processes import forked_processes
 from millstream.pipelines.running.settings import shortcuts_in
 from millstream.pipelines.running.spark_home import light_home
+from millstream.pipelines.running.warm_up import import_in_background, start_python_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+JAVA_VARIABLES = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
 STANDALONE = "spark://"
 MASTER_SECONDS_MAX = 10.0
 
@@ -92,6 +99,18 @@ SPARK_SETTINGS = (
         "spark.ui.enabled", "false", "it takes memory and a port, for a page that few open."
     ),
     SparkSetting("spark.ui.showConsoleProgress", "false", "it would overwrite the status lines."),
+    SparkSetting(
+        "spark.log.level",
+        "WARN",
+        "PySpark shows no more than that, but lets its JVM compose all messages of level INFO, "
+        "which show the statistics of a state store as JSON with every batch.",
+    ),
+)
+JVM = SparkSetting(
+    JAVA_OPTIONS,
+    "-XX:+UseParallelGC",
+    "rows go to Python and back in arrays of up to megabytes, for which the default collector may "
+    "mark the heap again and again: up to a sixth of a query's CPU time, here a hundredth.",
 )
 LOCAL_SETTINGS = (
     SparkSetting(
@@ -109,6 +128,8 @@ def spark_settings(master: str = "local[*]", *, shortcuts: bool = True) -> dict[
     """The settings of a session for small, frequent batches."""
     is_local = master.startswith("local")
     chosen = [*SPARK_SETTINGS, *LOCAL_SETTINGS] if is_local else [*SPARK_SETTINGS]
+    if is_local and not names_collector(os.environ):
+        chosen.append(JVM)
     if shortcuts:
         chosen += [CHECKPOINT_FILES, WORKER_DAEMON] if is_local else [CHECKPOINT_FILES]
     settings = {it.name: it.value for it in chosen}
@@ -122,6 +143,11 @@ def local_cores(master: str) -> int:
     found = re.match(r"local(?:\[(\d+|\*))?", master)
     number = found[1] if found else None
     return 1 if number is None else os.cpu_count() or 1 if number == "*" else int(number)
+
+
+def names_collector(environ: Mapping[str, str]) -> bool:
+    """Whether the environment chooses the JVM's collector: it does not start with two of them."""
+    return any(re.search(r"-XX:\+Use\w+GC\b", environ.get(name, "")) for name in JAVA_VARIABLES)
 
 
 def create_session(
@@ -152,14 +178,21 @@ def create_session(
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
+    if is_short:
+        import_in_background()
     try:
-        with stderr_into(log), light_home(log.parent) if is_short else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(stderr_into(log))
+            if is_short and stack.enter_context(light_home(log.parent)):
+                stack.enter_context(forked_processes())
             session = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         reason = reason_of(str(error))
         raise ConfigError(f"Spark does not start with master {master}: {reason} ({log})") from error
     if is_short:
+        start_python_workers(session)
         use_local_disk(session)
+        provide_data_sources(session)
     return session
 
 

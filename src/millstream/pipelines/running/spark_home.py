@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 HOME = "SPARK_HOME"
@@ -25,23 +25,36 @@ LINKED = ("bin", "jars", "conf")
 
 
 @contextlib.contextmanager
-def light_home(directory: Path) -> Iterator[None]:
-    """Set the home for a JVM that is started now, unless the user has chosen one.
+def light_home(directory: Path) -> Iterator[bool]:
+    """Set the home for a JVM that is started now, unless the user has chosen one; returns whether
+    its Python processes import what the driver imports.
 
     `directory` is for an environment that we must not write to.
     """
     if HOME in os.environ or not is_possible():
-        yield
+        yield False
         return
     try:
         home = linked_home(installation_directory())
     except OSError:
         home = linked_home(directory)
-    os.environ[HOME] = str(home)
+    with environment({HOME: str(home)}):
+        yield True
+
+
+@contextlib.contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for processes that are started meanwhile."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
-        del os.environ[HOME]
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def installation_directory() -> Path:
