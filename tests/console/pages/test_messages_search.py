@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import threading
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlencode
 
 import psutil
@@ -13,10 +16,11 @@ from starlette.exceptions import HTTPException
 
 from millstream.console.pages import messages_search
 from millstream.console.pages.messages_search import Searches
-from millstream.query.search import CHILD_MODULE
+from millstream.console.threads import in_thread
+from millstream.query.search import CHILD_MODULE, Search
 from tests.console.conftest import Console, check_accessible
 from tests.console.pages.records import NOW_MS, hostile, make_topic, orders
-from tests.peers.patience import wait_until
+from tests.peers.patience import PATIENCE_SECONDS, wait_until
 
 pytest.importorskip("duckdb")
 
@@ -116,10 +120,12 @@ def children() -> list[psutil.Process]:
     return found
 
 
+ENDLESS = "(select count(*) from range(1000000000000) as t(n) where n % 7 = 3) > _offset"
+ENDLESS_QUERY = urlencode({"kind": "sql", "q": ENDLESS})
+
+
 def test_search_is_cancelled_and_its_process_ends(console: Console, page: Page) -> None:
-    slow = "(select count(*) from range(1000000000000) as t(n) where n % 7 = 3) > _offset"
-    query = urlencode({"kind": "sql", "q": slow})
-    page.goto(f"{console.url}/topics/orders/messages/search?{query}")
+    page.goto(f"{console.url}/topics/orders/messages/search?{ENDLESS_QUERY}")
     wait_until(lambda: len(children()) == 1)
     page.get_by_role("button", name="Cancel").click()
     expect(progress(page)).to_contain_text("Cancelled. 0 hits.", timeout=LONG_MS)
@@ -127,6 +133,33 @@ def test_search_is_cancelled_and_its_process_ends(console: Console, page: Page) 
     page.reload()
     wait_until(lambda: len(children()) == 1)
     page.goto(f"{console.url}/topics/orders/messages")  # whoever leaves the page cancels, too
+    wait_until(lambda: not children())
+
+
+def test_process_of_a_search_ends_when_the_page_is_left_while_it_starts(
+    console: Console, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, is_left = Search._write, threading.Event()
+
+    def write_later(search: Search, line: bytes) -> None:
+        assert is_left.wait(PATIENCE_SECONDS)
+        write(search, line)
+
+    async def in_thread_watched(*arguments: Any, **options: Any) -> Any:
+        running = asyncio.create_task(in_thread(*arguments, **options))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            running.cancel()
+            is_left.set()
+            await asyncio.wait([running])
+            raise
+
+    monkeypatch.setattr(Search, "_write", write_later)
+    monkeypatch.setattr(messages_search, "in_thread", in_thread_watched)
+    page.goto(f"{console.url}/topics/orders/messages/search?{ENDLESS_QUERY}")
+    wait_until(lambda: len(children()) == 1)
+    page.goto(f"{console.url}/topics/orders/messages")
     wait_until(lambda: not children())
 
 

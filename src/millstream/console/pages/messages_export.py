@@ -129,15 +129,17 @@ async def _chunks(
 ) -> AsyncGenerator[bytes, None]:
     session, exports = session_of(request), _exports(request)
     exports.begin(session.id)
-    export: ExportProcess | None = None
+    begun: list[ExportProcess] = []  # also if the browser leaves while the process starts
 
-    def begin() -> ExportProcess:
-        return ExportProcess(session.bootstrap_servers, session.client_settings, topic, asked, kind)
+    def begin() -> None:
+        begun.append(
+            ExportProcess(session.bootstrap_servers, session.client_settings, topic, asked, kind)
+        )
 
     try:
-        export = await in_thread(exports.threads, begin)
+        await in_thread(exports.threads, begin)
         while not session.is_closed:
-            chunk = await in_thread(exports.threads, export.read)
+            chunk = await in_thread(exports.threads, begun[0].read)
             if chunk is None:
                 return
             if chunk:
@@ -147,7 +149,7 @@ async def _chunks(
         raise HTTPException(401, "you are logged out")
     finally:
         exports.end(session.id)
-        if export is not None:
+        for export in begun:
             export.close()
 
 

@@ -322,9 +322,10 @@ async def _scan(
     alone = asyncio.Semaphore(1)
     cluster = session.new_cluster()
     decoder = decoder_of(request)
+    begun: list[Search] = []  # also if the browser leaves while the child starts
 
-    def begin() -> Search:
-        return Search(session.bootstrap_servers, session.client_settings, asked)
+    def begin() -> None:
+        begun.append(Search(session.bootstrap_servers, session.client_settings, asked))
 
     def advance() -> Step:
         step, records = _step(events, cluster, asked.topic)
@@ -332,9 +333,9 @@ async def _scan(
         step.lines = lines_of(records, asked.topic, decoder, fields.key, fields.value)
         return step
 
-    search = await in_thread(alone, begin)
     try:
-        events = iter(search)
+        await in_thread(alone, begin)
+        events = iter(begun[0])
         while True:
             if session.is_closed:
                 raise HTTPException(401, "you are logged out")
@@ -343,8 +344,9 @@ async def _scan(
             if step.done:
                 return
     finally:
-        search.cancel()
-        search.close()
+        for search in begun:
+            search.cancel()
+            search.close()
         cluster.close()
 
 
