@@ -105,7 +105,9 @@ class Story:
         self.state = Text("starting Spark", style="bold yellow")
         pid, began, before = self.run.start_pipelines(target), time.monotonic(), self.look
         self.tell(f"millstream run {target}, process {pid}")
-        yield from self.wait_for(lambda: self.look.has_passed(before), "the first batches")
+        yield from self.wait_for(
+            lambda: self.run.watcher.look().has_passed(before), "the first batches"
+        )
         self.tell(f"batches are coming after {time.monotonic() - began:.1f} s", "green")
         self.state = Text("running", style="bold green")
 
