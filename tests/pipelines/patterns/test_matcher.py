@@ -106,6 +106,37 @@ def test_conditions_on_the_match_equal_backtracking(
     assert [Found(it.start, it.end, it.labels) for it in found] == expected
 
 
+@settings(max_examples=draws(100), deadline=None)
+@given(
+    pattern=st.sampled_from(["a b+ c", "a b* a c", "a then c", "a (b | c)+ a{2}", "a{2,} b"]),
+    labels=st.lists(st.sampled_from("aaabbbbbb cc"), min_size=30, max_size=60),
+    gaps=st.lists(st.integers(-2, 3), min_size=60, max_size=60),
+    within=st.integers(5, 60),
+    skip=st.sampled_from(["past last row", "to next row"]),
+    cuts=st.lists(st.integers(1, 60), max_size=4),
+    in_order=st.booleans(),
+)
+def test_attempts_that_are_open_together_equal_backtracking(
+    pattern: str, labels: list[str], gaps: list[int], within: int, skip: Any, cuts: list[int],
+    in_order: bool,
+) -> None:  # fmt: skip
+    """Attempts with the same threads are moved over rows as one, and end one by one."""
+    times = np.cumsum(np.abs(gaps) if in_order else gaps)[: len(labels)].tolist()
+    tree = parse_pattern(pattern)
+    it = compiled(tree, skip=skip, keeps_always=True, within_us=within)
+    place = {name: at for at, name in enumerate(it.program.variables)}
+    masks = [1 << place[name] if name in place else 0 for name in labels]
+    # The watermark of a cut is the time before it: rows after it must not be older.
+    inside = [cut for cut in cuts if cut <= len(masks)] if in_order else []
+    found = matches(run(it, masks, times, cuts=inside))
+
+    def holds(name: str, row: int, _: Any) -> bool:
+        return labels[row] == name
+
+    expected = Reference(tree, holds, times, within, skip).matches()
+    assert [Found(it.start, it.end, it.labels) for it in found] == expected
+
+
 def test_events_are_in_the_order_of_their_first_rows() -> None:
     it = compiled("a b+ c", within_us=3, wants_unmatched=True, wants_time_outs=True, max_rows=10)
     events = run(it, [1, 2, 2, 0, 1, 2, 4, 1], times=[0, 1, 2, 3, 4, 5, 6, 7])

@@ -51,10 +51,17 @@ ctypedef struct Attempt:
     int64_t end  # where it was given up
     int kind  # the event of an attempt that was given up, or -1
     bint is_first  # it begins with the first row of the key
-    int count
+    bint is_open  # it has threads, which are those of its group
+    int64_t* best  # the registers of the best match so far; NULL if the program has none
+
+# Attempts that have the same threads, and so the same future but for the end of their time.
+ctypedef struct Group:
+    int begin  # the places of its attempts; those between them that are closed do not count
+    int end
+    int open_count
+    int count  # of threads
     int capacity
     int64_t* threads
-    int64_t* best
 
 
 cdef inline double as_double(int64_t bits) noexcept nogil:

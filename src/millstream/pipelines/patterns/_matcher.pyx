@@ -2,9 +2,10 @@
 """The compiled machine that runs the program of a pattern (program.py) over sorted rows.
 
 `scan` reads each row once. It keeps an attempt for every row at which a match may begin, and for
-each attempt its threads in order of preference. A thread is a place in the program and the values
-of registers, which are what conditions read of the match: `conditions.py` lists them. Threads at
-one place with equal registers have the same future, so the less preferred one is dropped.
+each group of attempts (`_scan.pxi`) their threads in order of preference. A thread is a place in the
+program and the values of registers, which are what conditions read of the match: `conditions.py`
+lists them. Threads at one place with equal registers have the same future, so the less preferred
+one is dropped.
 
 An attempt is decided when it has no thread left: by rows that none can take, by the end of its
 time, or because the most preferred one is done. Attempts are resolved in the order of their

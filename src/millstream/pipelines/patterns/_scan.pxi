@@ -1,4 +1,9 @@
 # The attempts of one key while its rows are scanned.
+#
+# An attempt may be open for as long as its time, while others begin at the rows after it. Most come
+# to the same threads. Then they are one group, which is moved over a row once: the cost of a row
+# does not grow with the number of open attempts. Only neighbours become a group. With registers,
+# which few attempts have in common, each is a group by itself.
 
 cdef class Scan:
     """The state of one key during a scan."""
@@ -6,6 +11,9 @@ cdef class Scan:
     cdef Machine machine
     cdef Attempt* attempts
     cdef int head, count, capacity
+    cdef bint in_order  # of time: the first attempt is the first to end
+    cdef Group* groups  # in the order of their attempts
+    cdef int group_head, group_count, group_capacity
     cdef int64_t next_number, position, last_matched, match_count, first_number
     cdef Py_ssize_t key
     cdef list events
@@ -20,18 +28,26 @@ cdef class Scan:
         self.writer = Writer()
 
     def __dealloc__(self):
+        cdef int at
         self.clear()
         free(self.attempts)
+        for at in range(self.group_capacity):
+            free(self.groups[at].threads)
+        free(self.groups)
 
     cdef void clear(self) noexcept:
         cdef int at
         for at in range(self.head, self.count):
-            free(self.attempts[at].threads)
             free(self.attempts[at].best)
+        self.forget_attempts()
+
+    cdef void forget_attempts(self) noexcept:
         self.head = self.count = 0
+        self.group_head = self.group_count = 0
+        self.in_order = True
 
     cdef load(self, Py_ssize_t key, state, int64_t first_number):
-        cdef int64_t attempt_count, at, thread, count, length, place
+        cdef int64_t attempt_count, at, count, length
         cdef bint is_first
         cdef int64_t start = 0, start_us = 0
         cdef Attempt* attempt
@@ -61,28 +77,40 @@ cdef class Scan:
             attempt = self.add(start, start_us)
             attempt.is_first = is_first
             attempt.best_end = start + length - 1 if length else -1
-            self.set_count(attempt, <int>count)
             if length:
                 self.load_registers(reader, attempt.best)
-            for thread in range(count):
-                place = reader.number()
-                if not 0 <= place < self.machine.size:
-                    raise ValueError("the state of a pattern is of another program")
-                attempt.threads[thread * self.machine.stride] = place
-                self.load_registers(reader, attempt.threads + thread * self.machine.stride)
+            if count:
+                self.load_threads(reader, <int>count)
+
+    cdef load_threads(self, Reader reader, int count):
+        """Of the last attempt."""
+        cdef Group* group = self.open_last()
+        cdef int64_t place
+        cdef int at
+        reserve_threads(group, count, self.machine.stride)
+        for at in range(count):
+            place = reader.number()
+            if not 0 <= place < self.machine.size:
+                raise ValueError("the state of a pattern is of another program")
+            group.threads[at * self.machine.stride] = place
+            self.load_registers(reader, group.threads + at * self.machine.stride)
+        group.count = count
+        self.join_last()
 
     cdef load_registers(self, Reader reader, int64_t* thread):
-        thread[1] = 0
-        thread[2] = -1
+        if thread != NULL:
+            thread[1] = 0
+            thread[2] = -1
         if self.machine.register_count:
             thread[1] = reader.number()
             reader.words(thread + 3, self.machine.register_count)
 
     cdef save(self):
         """The bytes of the key, or None if nothing is undecided; forgets the key."""
-        cdef int at, thread
+        cdef int at, thread, count, group = 0
         cdef int64_t start = 0, start_us = 0, length
         cdef Attempt* attempt
+        cdef const int64_t* threads = NULL
         cdef Writer writer = self.writer
         if self.head == self.count and not self.machine.keeps_always:
             return None
@@ -98,14 +126,19 @@ cdef class Scan:
             writer.number(attempt.start_us - start_us)
             length = 0 if attempt.best_end < 0 else attempt.best_end - attempt.start + 1
             writer.number(length << 1 | attempt.is_first)
-            writer.number(attempt.count)
+            count = 0
+            if attempt.is_open:
+                group = self.group_of(at, group)
+                count = self.groups[group].count
+                threads = self.groups[group].threads
+            writer.number(count)
             start = attempt.start
             start_us = attempt.start_us
             if attempt.best_end >= 0:
                 self.save_registers(attempt.best)
-            for thread in range(attempt.count):
-                writer.number(attempt.threads[thread * self.machine.stride])
-                self.save_registers(attempt.threads + thread * self.machine.stride)
+            for thread in range(count):
+                writer.number(threads[thread * self.machine.stride])
+                self.save_registers(threads + thread * self.machine.stride)
         self.clear()
         return writer.written()
 
@@ -114,83 +147,171 @@ cdef class Scan:
             self.writer.number(thread[1])
             self.writer.words(thread + 3, self.machine.register_count)
 
+    # Attempts and groups
+
     cdef Attempt* add(self, int64_t start, int64_t start_us) noexcept:
+        """An attempt that is not open."""
         cdef Attempt* attempt
         if self.count == self.capacity:
             self.capacity *= 2
             self.attempts = <Attempt*>resized(self.attempts, sizeof(Attempt) * self.capacity)
         attempt = &self.attempts[self.count]
+        if self.count > self.head and start_us < self.attempts[self.count - 1].start_us:
+            self.in_order = False
         self.count += 1
         attempt.start = start
         attempt.start_us = start_us
         attempt.best_end = -1
         attempt.kind = -1
         attempt.is_first = False
-        attempt.count = 0
-        attempt.capacity = 4
-        attempt.threads = <int64_t*>resized(NULL, 8 * self.machine.stride * attempt.capacity)
-        attempt.best = <int64_t*>resized(NULL, 8 * self.machine.stride)
-        memcpy(attempt.best, self.machine.fresh, 8 * self.machine.stride)
+        attempt.is_open = False
+        attempt.best = NULL
+        if self.machine.register_count:
+            attempt.best = <int64_t*>resized(NULL, 8 * self.machine.stride)
+            memcpy(attempt.best, self.machine.fresh, 8 * self.machine.stride)
         return attempt
 
-    cdef void set_count(self, Attempt* attempt, int count) noexcept:
-        if count > attempt.capacity:
-            attempt.capacity = count
-            attempt.threads = <int64_t*>resized(
-                attempt.threads, 8 * self.machine.stride * count
-            )
-        attempt.count = count
+    cdef Group* open_last(self) noexcept:
+        """A group of the last attempt, without threads yet."""
+        cdef Group* group
+        cdef int at
+        if self.group_count == self.group_capacity:
+            self.group_capacity = 2 * self.group_capacity + 4
+            self.groups = <Group*>resized(self.groups, sizeof(Group) * self.group_capacity)
+            for at in range(self.group_count, self.group_capacity):
+                self.groups[at].threads = NULL
+                self.groups[at].capacity = 0
+        group = &self.groups[self.group_count]
+        self.group_count += 1
+        group.begin = self.count - 1
+        group.end = self.count
+        group.open_count = 1
+        group.count = 0
+        self.attempts[self.count - 1].is_open = True
+        return group
 
-    cdef void store(self, Attempt* attempt, int64_t end) noexcept:
+    cdef void join_last(self) noexcept:
+        """Make the last group one with the group before it, if they have the same threads."""
+        if self.group_count > 1 and self.join(
+            &self.groups[self.group_count - 2], &self.groups[self.group_count - 1]
+        ):
+            self.group_count -= 1
+
+    cdef bint join(self, Group* left, const Group* right) noexcept:
+        if self.machine.register_count or left.count != right.count or memcmp(
+            left.threads, right.threads, 8 * self.machine.stride * right.count
+        ):
+            return False
+        left.end = right.end
+        left.open_count += right.open_count
+        return True
+
+    cdef int group_of(self, int attempt, int group) noexcept:
+        """The group of an open attempt, which is this one or comes after it."""
+        while self.groups[group].end <= attempt:
+            group += 1
+        return group
+
+    cdef void store(self, Group* group, int64_t end) noexcept:
         """Take over the threads of the machine, and a match that is done at `end`."""
         cdef Machine machine = self.machine
-        self.set_count(attempt, machine.next_count)
-        memcpy(attempt.threads, machine.next_threads, 8 * machine.stride * machine.next_count)
+        cdef int at
+        reserve_threads(group, machine.next_count, machine.stride)
+        memcpy(group.threads, machine.next_threads, 8 * machine.stride * machine.next_count)
+        group.count = machine.next_count
         if machine.is_done:
-            attempt.best_end = end
-            memcpy(attempt.best, machine.done, 8 * machine.stride)
+            for at in range(max(group.begin, self.head), group.end):
+                if self.attempts[at].is_open:
+                    self.note_match(&self.attempts[at], end)
+        if group.count == 0:
+            self.close(group)
 
-    cdef void give_up(self, Attempt* attempt, int kind) noexcept:
-        """End an attempt; what it has matched so far counts."""
-        if attempt.count:
-            attempt.count = 0
-            if attempt.best_end < 0:
-                attempt.kind = kind
-                attempt.end = self.next_number
+    cdef void note_match(self, Attempt* attempt, int64_t end) noexcept:
+        """A match of the machine is the best one so far."""
+        attempt.best_end = end
+        if attempt.best != NULL:
+            memcpy(attempt.best, self.machine.done, 8 * self.machine.stride)
+
+    cdef void close(self, Group* group) noexcept:
+        """Its attempts have no thread left."""
+        cdef int at
+        for at in range(max(group.begin, self.head), group.end):
+            self.attempts[at].is_open = False
+        group.open_count = 0
+
+    cdef void give_up(self, int at, Group* group, int kind) noexcept:
+        """End an open attempt; what it has matched so far counts."""
+        cdef Attempt* attempt = &self.attempts[at]
+        attempt.is_open = False
+        group.open_count -= 1
+        if attempt.best_end < 0:
+            attempt.kind = kind
+            attempt.end = self.next_number
+
+    # Rows
 
     cdef read(self, Py_ssize_t begin, Py_ssize_t end):
-        cdef Machine machine = self.machine
         cdef Py_ssize_t row
-        cdef int at
         cdef int64_t time_us
-        cdef Attempt* attempt
         for row in range(begin, end):
-            time_us = machine.times[row]
+            time_us = self.machine.times[row]
             if self.count > self.head:
-                for at in range(self.head, self.count):
-                    attempt = &self.attempts[at]
-                    if not attempt.count:
-                        continue
-                    if time_us - attempt.start_us >= machine.within:
-                        self.give_up(attempt, EV_TIMED_OUT)
-                    elif self.next_number - attempt.start >= machine.max_rows:
-                        self.give_up(attempt, EV_TOO_LONG)
-                    else:
-                        machine.step(attempt.threads, attempt.count, row, self.next_number)
-                        self.store(attempt, self.next_number + 1)
-                        if machine.register_count and attempt.count > THREADS_MAX:
-                            attempt.best_end = -1
-                            self.give_up(attempt, EV_TOO_LONG)
+                self.expire(time_us, self.next_number)
+                self.step(row)
                 self.resolve(self.next_number)
             if self.next_number >= self.position:
                 self.start(row, time_us)
             self.next_number += 1
             self.resolve(self.next_number)
 
+    cdef void expire(self, int64_t time_us, int64_t number) noexcept:
+        """Give up attempts that must not take the row with this time and number; with 0, those that
+        are over by their time alone."""
+        cdef int at, kind, group = 0
+        cdef Attempt* attempt
+        for at in range(self.head, self.count):
+            attempt = &self.attempts[at]
+            if not attempt.is_open:
+                continue
+            if time_us - attempt.start_us >= self.machine.within:
+                kind = EV_TIMED_OUT
+            elif number - attempt.start >= self.machine.max_rows:
+                kind = EV_TOO_LONG
+            elif self.in_order:
+                break
+            else:
+                continue
+            group = self.group_of(at, group)
+            self.give_up(at, &self.groups[group], kind)
+
+    cdef void step(self, Py_ssize_t row) noexcept:
+        """Move all groups over a row, and join those that come to the same threads."""
+        cdef Machine machine = self.machine
+        cdef int at, kept = 0
+        cdef Group* group
+        cdef Group other
+        for at in range(self.group_count):
+            group = &self.groups[at]
+            if group.open_count:
+                machine.step(group.threads, group.count, row, self.next_number)
+                self.store(group, self.next_number + 1)
+                if machine.register_count and group.count > THREADS_MAX:
+                    self.attempts[group.begin].best_end = -1
+                    self.give_up(group.begin, group, EV_TOO_LONG)
+            if not group.open_count or (kept and self.join(&self.groups[kept - 1], group)):
+                continue
+            other = self.groups[kept]  # its threads' memory is used again
+            self.groups[kept] = group[0]
+            group[0] = other
+            kept += 1
+        self.group_head = 0
+        self.group_count = kept
+
     cdef void start(self, Py_ssize_t row, int64_t time_us) noexcept:
         """Begin an attempt at a row, if a thread can take it, or the match is empty."""
         cdef Machine machine = self.machine
         cdef Attempt* attempt
+        cdef Group* group
         cdef int at
         cdef int64_t mask = machine.mask[row] | machine.always
         cdef bint is_possible
@@ -208,31 +329,35 @@ cdef class Scan:
             return
         attempt = self.add(self.next_number, time_us)
         attempt.is_first = self.is_new and self.next_number == self.first_number
-        self.store(attempt, self.next_number)
-        machine.step(attempt.threads, attempt.count, row, self.next_number)
-        self.store(attempt, self.next_number + 1)
-        if not attempt.count and attempt.best_end < 0:
+        group = self.open_last()
+        self.store(group, self.next_number)
+        if group.open_count:
+            machine.step(group.threads, group.count, row, self.next_number)
+            self.store(group, self.next_number + 1)
+        if group.open_count:
+            self.join_last()
+            return
+        self.group_count -= 1
+        if attempt.best_end < 0:
             self.count -= 1
-            free(attempt.threads)
             free(attempt.best)
 
     cdef end(self, int64_t watermark_us, bint at_end):
         """End attempts whose time is over, or all at the end of the rows."""
         cdef Machine machine = self.machine
-        cdef int at
-        cdef Attempt* attempt
-        for at in range(self.head, self.count):
-            attempt = &self.attempts[at]
-            if at_end and attempt.count:
-                machine.finish(attempt.threads, attempt.count)
+        cdef int at, place
+        cdef Group* group
+        if not at_end:
+            self.expire(watermark_us + 1, 0)
+        for at in range(self.group_count if at_end else 0):
+            group = &self.groups[at]
+            machine.finish(group.threads, group.count)
+            for place in range(max(group.begin, self.head), group.end):
+                if not self.attempts[place].is_open:
+                    continue
                 if machine.is_done:
-                    attempt.count = 0
-                    attempt.best_end = self.next_number
-                    memcpy(attempt.best, machine.done, 8 * machine.stride)
-                else:
-                    self.give_up(attempt, EV_TIMED_OUT)
-            elif watermark_us + 1 - attempt.start_us >= machine.within:
-                self.give_up(attempt, EV_TIMED_OUT)
+                    self.note_match(&self.attempts[place], self.next_number)
+                self.give_up(place, group, EV_TIMED_OUT)
         self.resolve(self.next_number)
 
     cdef resolve(self, int64_t limit):
@@ -250,7 +375,7 @@ cdef class Scan:
                         0, 0
                     ))
                 self.position = target
-            if self.head == self.count or self.attempts[self.head].count:
+            if self.head == self.count or self.attempts[self.head].is_open:
                 break
             attempt = &self.attempts[self.head]
             if attempt.best_end >= 0:
@@ -261,15 +386,19 @@ cdef class Scan:
                 self.events.append((
                     self.key, attempt.kind, attempt.start, attempt.end, 0, attempt.is_first
                 ))
-            free(attempt.threads)
-            free(attempt.best)
-            self.head += 1
+            self.drop()
             while self.head < self.count and self.attempts[self.head].start < self.position:
-                free(self.attempts[self.head].threads)
-                free(self.attempts[self.head].best)
-                self.head += 1
+                self.drop()
         if self.head == self.count:
-            self.head = self.count = 0
+            self.forget_attempts()
+
+    cdef void drop(self) noexcept:
+        """Forget the first attempt."""
+        if self.attempts[self.head].is_open:
+            self.group_head = self.group_of(self.head, self.group_head)
+            self.groups[self.group_head].open_count -= 1
+        free(self.attempts[self.head].best)
+        self.head += 1
 
     cdef match(self, Attempt* attempt):
         cdef Machine machine = self.machine
@@ -291,3 +420,9 @@ cdef class Scan:
             raise LookupError("first")
         else:
             self.position = attempt.best[3 + machine.skip_register]
+
+
+cdef void reserve_threads(Group* group, int count, int stride) noexcept:
+    if count > group.capacity:
+        group.capacity = count
+        group.threads = <int64_t*>resized(group.threads, 8 * stride * count)
