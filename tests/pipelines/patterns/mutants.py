@@ -34,14 +34,34 @@ MUTANTS = (
     Mutant(
         "takes a row at the limit of time",
         "_scan.pxi",
-        "time_us - attempt.start_us >= machine.within",
-        "time_us - attempt.start_us > machine.within",
+        "time_us - attempt.start_us >= self.machine.within",
+        "time_us - attempt.start_us > self.machine.within",
     ),
     Mutant(
         "takes a row more than the limit",
         "_scan.pxi",
-        "self.next_number - attempt.start >= machine.max_rows",
-        "self.next_number - attempt.start > machine.max_rows",
+        "number - attempt.start >= self.machine.max_rows",
+        "number - attempt.start > self.machine.max_rows",
+    ),
+    Mutant(
+        "ends attempts in the order of their beginnings when time goes back",
+        "_scan.pxi",
+        "            self.in_order = False",
+        "            self.in_order = True",
+    ),
+    Mutant(
+        "joins attempts whose threads differ",
+        "_scan.pxi",
+        "left.threads, right.threads, 8 * self.machine.stride * right.count",
+        "left.threads, right.threads, 0",
+    ),
+    Mutant(
+        "notes a match of a group for its first attempt only",
+        "_scan.pxi",
+        """                if self.attempts[at].is_open:
+                    self.note_match(&self.attempts[at], end)""",
+        """                if self.attempts[at].is_open:
+                    self.note_match(&self.attempts[at], end); break""",
     ),
     Mutant(
         "forgets the end of the last match between batches",

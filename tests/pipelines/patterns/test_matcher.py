@@ -108,9 +108,9 @@ def test_conditions_on_the_match_equal_backtracking(
 
 @settings(max_examples=draws(100), deadline=None)
 @given(
-    pattern=st.sampled_from(["a b+ c", "a b* a c", "a then c", "a (b | c)+ a{2}", "a{2,} b"]),
+    pattern=st.sampled_from(["a b+ c", "a then c", "a (b | c)+ a{2}", "a{2,} b", "b{4} c"]),
     labels=st.lists(st.sampled_from("aaabbbbbb cc"), min_size=30, max_size=60),
-    gaps=st.lists(st.integers(-2, 3), min_size=60, max_size=60),
+    gaps=st.lists(st.integers(-6, 9), min_size=60, max_size=60),
     within=st.integers(5, 60),
     skip=st.sampled_from(["past last row", "to next row"]),
     cuts=st.lists(st.integers(1, 60), max_size=4),
@@ -135,6 +135,18 @@ def test_attempts_that_are_open_together_equal_backtracking(
 
     expected = Reference(tree, holds, times, within, skip).matches()
     assert [Found(it.start, it.end, it.labels) for it in found] == expected
+
+
+def test_attempts_at_other_places_of_the_pattern_are_apart() -> None:
+    (found,) = matches(run(compiled("b{4} c"), [1, 1, 1, 1, 1, 2]))
+    assert (found.start, found.end) == (1, 6)
+
+
+def test_time_that_goes_back_ends_attempts_by_their_own_time() -> None:
+    """The second attempt is over with the third row, the first is not."""
+    it = compiled("a then c", within_us=10, skip="to next row")
+    found = matches(run(it, [1, 1, 0, 2], times=[20, 12, 23, 21]))
+    assert [(match.start, match.end) for match in found] == [(0, 4)]
 
 
 def test_events_are_in_the_order_of_their_first_rows() -> None:
