@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from millstream.errors import ConfigError
@@ -249,11 +250,9 @@ class FirstAgain(PatternMatch):
     """Forgets which keys it has seen."""
 
     def _keep(self, state: BucketState, keys: Any, new: Any, scanned: Any, *rest: Any) -> None:
-        is_open = [
-            blob if blob is not None and open_since(blob) is not None else None
-            for blob in scanned.states
-        ]
-        super()._keep(state, keys, new, scanned._replace(states=is_open), *rest)
+        is_open = pa.array(open_since(scanned.states.to_pylist(), -1) != -1)
+        states = pc.if_else(is_open, scanned.states, None)
+        super()._keep(state, keys, new, scanned._replace(states=states), *rest)
 
 
 class WithoutPrevious(PatternMatch):

@@ -13,7 +13,7 @@ EXCLUDED: int
 _Longs = npt.NDArray[np.int64]
 _Bytes = npt.NDArray[np.uint8]
 
-def open_since(state: bytes) -> int | None: ...
+def open_since(states: Sequence[bytes | None], closed: int) -> _Longs: ...
 
 @final
 class Machine:

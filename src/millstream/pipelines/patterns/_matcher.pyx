@@ -26,7 +26,8 @@ lowest bit. Unfinished matches are many and alike, so numbers of rows and times 
     registers        nulls as bits; of each its value, 8 bytes little-endian
 """
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy

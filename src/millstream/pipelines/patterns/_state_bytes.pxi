@@ -1,26 +1,30 @@
 # The bytes of a key between two scans; _matcher.pyx has the format.
 
+@cython.freelist(1)  # one is made for each key, when that of the key before is done
 cdef class Reader:
     """Reads the bytes of a key. Never trusts them: every read is checked against their end."""
 
-    cdef const uint8_t[::1] data
-    cdef Py_ssize_t at
+    cdef bytes state
+    cdef const uint8_t* data
+    cdef Py_ssize_t size, at
 
-    def __cinit__(self, state):
-        self.data = state
+    def __cinit__(self, bytes state not None):
+        self.state = state
+        self.data = <const uint8_t*>PyBytes_AS_STRING(state)
+        self.size = len(state)
         self.at = 1
-        if not len(state) or self.data[0] != STATE_VERSION:
+        if not self.size or self.data[0] != STATE_VERSION:
             raise ValueError("the state of a pattern is of another version")
 
     cdef Py_ssize_t left(self) noexcept:
-        return self.data.shape[0] - self.at
+        return self.size - self.at
 
     cdef int64_t number(self) except? -7:
         cdef uint64_t found = 0
         cdef int shift = 0
         cdef uint8_t byte = 0x80
         while byte & 0x80:
-            if self.at >= self.data.shape[0] or shift > 63:
+            if self.at >= self.size or shift > 63:
                 raise ValueError("the state of a pattern is too short")
             byte = self.data[self.at]
             self.at += 1
@@ -31,7 +35,7 @@ cdef class Reader:
     cdef words(self, int64_t* to, int count):
         if self.left() < 8 * count:
             raise ValueError("the state of a pattern is too short")
-        memcpy(to, &self.data[self.at], 8 * count)
+        memcpy(to, self.data + self.at, 8 * count)
         self.at += 8 * count
 
 
@@ -76,13 +80,21 @@ cdef class Writer:
         return PyBytes_FromStringAndSize(<char*>self.data, self.size)
 
 
-def open_since(state):
-    """The time of the first undecided row in the bytes of a key, or None if all are decided."""
-    cdef Reader reader = Reader(state)
+def open_since(states, int64_t closed):
+    """Of each key, the time of the first undecided row, or `closed` if all are decided; `states`
+    are the bytes of each key or None."""
+    cdef Py_ssize_t key
+    cdef Reader reader
     cdef int at
-    for at in range(4):
-        reader.number()
-    if not reader.number():
-        return None
-    reader.number()
-    return reader.number()
+    found = np.full(len(states), closed, np.int64)
+    cdef int64_t[::1] since = found
+    for key, state in enumerate(states):
+        if state is None:
+            continue
+        reader = Reader(state)
+        for at in range(4):
+            reader.number()
+        if reader.number():
+            reader.number()
+            since[key] = reader.number()
+    return found

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millstream.errors import ConfigError
 from millstream.pipelines.durations import duration_text
@@ -232,37 +233,47 @@ class PatternMatch(Operator):
         touched = concat([ripe.select(names), due.select(names)])
         codes = key_codes(touched, self._rows.keys)
         keys = touched.take(pa.array(first_rows(codes)))
-        new = self._sorted(state, ripe, codes[: ripe.num_rows], keys)
+        codes = codes[: ripe.num_rows]
+        before = self._opened(state, keys)
+        # Most keys that are due have other attempts by now, which are due later.
+        is_needed = (before.since != _CLOSED) & (before.since <= self._due_since(watermark_us))
+        is_needed[codes] = True
+        if not is_needed.all():
+            keys, before = keys.filter(pa.array(is_needed)), before.only(is_needed)
+            codes = (np.cumsum(is_needed) - 1)[codes]
+        new = self._sorted(state, ripe, codes, keys)
         batch = state.advance("batches", state.advance("batches", 0).now_us + 1).now_us
-        opened = self._newest(self._of_keys(state, _OPEN, keys), is_whole=True)
-        states: list[bytes | None] = [None] * keys.num_rows
-        places = self._places(keys, opened)
-        for place, blob in zip(places, opened.column(_STATE).to_pylist(), strict=True):
-            if place >= 0:
-                states[place] = blob
-        before = [_since(it) for it in states]
         first = np.full(keys.num_rows, batch << 32, np.int64)
-        clocks = self._clocks(opened, places, new)
-        scanned = self._scan(new, states, first, watermark_us, clocks)
+        scanned = self._scan(new, before, first, watermark_us)
         results = self._results(state, keys, new, scanned, watermark_us)
         self._keep(state, keys, new, scanned, before, batch)
         return results
 
-    def _scan(
-        self,
-        new: Sorted,
-        states: list[bytes | None],
-        first: Numbers,
-        watermark_us: int,
-        clocks: Numbers,
-    ) -> Scanned:
+    def _due_since(self, watermark_us: int) -> int:
+        """Attempts are due that began at this time or before."""
+        return watermark_us + 1 - self._compiled.within_us
+
+    def _opened(self, state: BucketState, keys: pa.RecordBatch) -> Opened:
+        """What is stored of these keys."""
+        rows = self._newest(self._of_keys(state, _OPEN, keys), is_whole=True)
+        places = self._places(keys, rows)
+        rows, places = rows.filter(pa.array(places >= 0)), places[places >= 0]
+        row_of = np.full(keys.num_rows, -1, np.int64)
+        row_of[places] = np.arange(len(places))
+        states = rows.column(_STATE).take(pa.array(row_of, mask=row_of < 0))
+        clocks = np.full(keys.num_rows, _CLOSED, np.int64)
+        if self._rows.by_arrival:
+            clocks[places] = times_of(rows, _CLOCK)
+        return Opened(states, open_since(states.to_pylist(), _CLOSED), clocks)
+
+    def _scan(self, new: Sorted, before: Opened, first: Numbers, watermark_us: int) -> Scanned:
         try:
-            events, after, undecided, following, since = self._machine.scan(
+            events, states, undecided, following, since = self._machine.scan(
                 new.bounds,
                 new.mask,
                 new.times,
                 *new.values,
-                states,
+                before.states.to_pylist(),
                 first,
                 watermark_us,
                 watermark_us >= END_OF_TIME,
@@ -279,16 +290,11 @@ class PatternMatch(Operator):
         starts = following - counts
         order = np.arange(len(new.codes)) - new.bounds[new.codes]
         numbers = starts[new.codes] + order
-        return Scanned(found, after, undecided, starts, numbers, since, clocks)
-
-    def _clocks(self, opened: pa.RecordBatch, places: Numbers, new: Sorted) -> Numbers:
-        """Of each key, the latest time of its rows since the first undecided one, or later."""
-        clocks = np.full(len(new.bounds) - 1, _CLOSED, np.int64)
+        clocks = before.clocks.copy()
         if self._rows.by_arrival:
-            is_known = places >= 0
-            clocks[places[is_known]] = times_of(opened, _CLOCK)[is_known]
             np.maximum.at(clocks, new.codes, new.times)
-        return clocks
+        after = pa.array(states, pa.binary())
+        return Scanned(found, after, undecided, starts, numbers, since, clocks)
 
     def _sorted(
         self, state: BucketState, ripe: pa.RecordBatch, codes: Numbers, keys: pa.RecordBatch
@@ -377,23 +383,16 @@ class PatternMatch(Operator):
         keys: pa.RecordBatch,
         new: Sorted,
         scanned: Scanned,
-        before: list[int | None],
+        before: Opened,
         batch: int,
     ) -> None:
-        after = scanned.states
-        changed = [
-            place
-            for place, blob in enumerate(after)
-            if blob is not None or before[place] is not None
-        ]
-        key_columns = keys.take(pa.array(changed, pa.int64())).columns
-        blobs = pa.array([after[place] for place in changed], pa.binary())
-        versions = pa.array(np.full(len(changed), batch, np.int64))
-        clock = [pa.array(scanned.clocks[changed]).view(_TIME_TYPE)] * self._rows.by_arrival
-        state[_OPEN].append(self._batch(_OPEN, [*key_columns, versions, *clock, blobs]))
+        versions = pa.array(np.full(keys.num_rows, batch, np.int64))
+        clock = [pa.array(scanned.clocks).view(_TIME_TYPE)] * self._rows.by_arrival
+        opened = self._batch(_OPEN, [*keys.columns, versions, *clock, scanned.states])
+        is_stored = pc.or_(before.states.is_valid(), scanned.states.is_valid())
+        state[_OPEN].append(opened.filter(is_stored))
         since = scanned.since
-        known = np.array([_CLOSED if it is None else it for it in before], np.int64)
-        later = np.flatnonzero((since != _CLOSED) & (since != known))
+        later = np.flatnonzero((since != _CLOSED) & (since != before.since))
         if self._compiled.within_us < END_OF_TIME:
             due = pa.array(since[later] + self._compiled.within_us - 1).view(_TIME_TYPE)
             key_columns = keys.take(pa.array(later)).columns
@@ -565,23 +564,28 @@ class Sorted(NamedTuple):
     values: Values
 
 
+class Opened(NamedTuple):
+    """What is stored of each key: its state, or null; since when it has an undecided match, or
+    `_CLOSED`; in the order of arrival, the latest time of its rows since then, or later."""
+
+    states: pa.BinaryArray
+    since: Numbers
+    clocks: Numbers
+
+    def only(self, is_chosen: np.ndarray) -> Opened:
+        chosen = pa.array(is_chosen)
+        return Opened(self.states.filter(chosen), self.since[is_chosen], self.clocks[is_chosen])
+
+
 class Scanned(NamedTuple):
     """The result of a scan. `undecided` and `starts` are numbers of rows for each key: the first
     undecided row, and the first new row; `numbers` those of new rows; `since` is the time of the
     first undecided row of each key, and `clocks` are the latest times."""
 
     events: Numbers
-    states: list[bytes | None]
+    states: pa.BinaryArray
     undecided: Numbers
     starts: Numbers
     numbers: Numbers
     since: Numbers
     clocks: Numbers
-
-
-def _since(blob: bytes | None) -> int | None:
-    """The time of the first undecided row; `_CLOSED` if there is none, None without state."""
-    if blob is None:
-        return None
-    since = open_since(blob)
-    return _CLOSED if since is None else since
