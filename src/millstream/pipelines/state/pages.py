@@ -28,6 +28,10 @@ PAGE_MAGIC = b"MSP"
 INDEX_MAGIC = b"MSI"
 VERSION = 5
 _HEADER = struct.Struct("<3sBI")  # 8 bytes, so the columns after it lie aligned
+# Handing buffers of this size to threads takes longer than packing them.
+_PACKED = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+_UNPACKED = pa.ipc.IpcWriteOptions(use_threads=False)
+_READ = pa.ipc.IpcReadOptions(use_threads=False)
 
 
 class CorruptState(MillstreamError):
@@ -41,7 +45,7 @@ class StateMismatch(MillstreamError):
 def encode_page(rows: pa.RecordBatch, *, compressed: bool = False) -> bytes:
     """Stored pages are compressed: passing a byte through Spark costs more than unpacking it."""
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd" if compressed else None)
+    options = _PACKED if compressed else _UNPACKED
     with pa.ipc.new_stream(sink, rows.schema, options=options) as stream:
         stream.write_batch(rows)
     return seal(PAGE_MAGIC, sink.getvalue())
@@ -51,7 +55,7 @@ def decode_page(blob: bytes) -> pa.RecordBatch:
     """The rows, in the blob's own memory if they are not compressed."""
     body = unseal(PAGE_MAGIC, blob)
     try:
-        with pa.ipc.open_stream(pa.py_buffer(body)) as stream:
+        with pa.ipc.open_stream(pa.py_buffer(body), options=_READ) as stream:
             return stream.read_next_batch()
     except (pa.ArrowInvalid, OSError, StopIteration) as error:
         raise CorruptState(f"a page of state has no readable rows: {error}") from error
