@@ -16,19 +16,23 @@ An eighth of the length is added by it.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 _BITS = 7
 _LOWER = np.uint8(0x7F)
+_HIGHEST = np.uint64(0x8080808080808080)
 
 
 def to_seven_bits(blob: bytes) -> bytes:
     whole = np.frombuffer(blob, np.uint8)
     step = -(-len(whole) // _BITS)
-    highest = np.zeros(step, np.uint8)
+    part, highest = _words(step), _words(step)
     for bit in range(_BITS):
-        part = whole[bit * step : (bit + 1) * step] >> 7
-        highest[: len(part)] |= part << bit
-    return (whole & _LOWER).tobytes() + highest.tobytes()
+        given = whole[bit * step : (bit + 1) * step]
+        part.view(np.uint8)[: len(given)] = given
+        part.view(np.uint8)[len(given) :] = 0
+        highest |= (part & _HIGHEST) >> np.uint64(7 - bit)
+    return (whole & _LOWER).tobytes() + highest.tobytes()[:step]
 
 
 def from_seven_bits(blob: bytes) -> bytes:
@@ -36,7 +40,15 @@ def from_seven_bits(blob: bytes) -> bytes:
     size = len(encoded) * _BITS // (_BITS + 1)
     whole, highest = encoded[:size].copy(), encoded[size:]
     step = len(highest)
+    words = _words(step)
+    words.view(np.uint8)[:step] = highest
     for bit in range(_BITS):
         part = whole[bit * step : (bit + 1) * step]
-        part |= (highest[: len(part)] >> bit & 1) << 7
+        part |= (words << np.uint64(7 - bit) & _HIGHEST).view(np.uint8)[: len(part)]
     return whole.tobytes()
+
+
+def _words(size: int) -> npt.NDArray[np.uint64]:
+    """Zeros for at least this many bytes: 8 are shifted at once, and none into the byte beside it,
+    as only one bit of each counts."""
+    return np.zeros(-(-size // 8), np.uint64)
