@@ -12,9 +12,9 @@ key. Then
                             has at most twice the rows that it had after the last such merge
     four of similar size    become one, so that there are few runs
 
-A merge reads its runs side by side, one page of each, in the order of hashes. It has one page of
-each run in memory, whatever their size, and writes each page when it is full. A row is rewritten
-each time its table has doubled.
+A merge reads its runs side by side, a few pages of each, in the order of hashes. It has these in
+memory, whatever the size of the runs, and writes each page when it is full. A row is rewritten each
+time its table has doubled.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ from millstream.pipelines.state.tables import (
     MERGE_COUNT,
     PageInfo,
     Table,
+    by_hash,
     concat,
     tier_of,
     times_of,
 )
 
 KEYED_PAGE_BYTES = 1 << 18  # smaller than other pages: a lookup needs a few rows of a page
+HEAD_PAGES = 4  # of a run that are merged at once: a step costs as much as some thousand rows
 Reduce: TypeAlias = Callable[[pa.RecordBatch, bool], pa.RecordBatch]
 
 
@@ -81,7 +83,7 @@ class KeyedTable(Table):
 
     def _side_by_side(self, runs: list[deque[PageInfo]]) -> Iterator[pa.RecordBatch]:
         """All rows of these runs, in steps; each step has all rows of its keys."""
-        heads = [self._take_page(pages.popleft()) for pages in runs]
+        heads = [self._take_pages(pages) for pages in runs]
         while heads:
             bound = min(_hashes(head)[-1] for head in heads)
             counts = [int(np.searchsorted(_hashes(head), bound, "right")) for head in heads]
@@ -91,8 +93,13 @@ class KeyedTable(Table):
                 if count < head.num_rows:
                     rest.append((pages, head.slice(count)))
                 elif pages:
-                    rest.append((pages, self._take_page(pages.popleft())))
+                    rest.append((pages, self._take_pages(pages)))
             runs, heads = [it[0] for it in rest], [it[1] for it in rest]
+
+    def _take_pages(self, pages: deque[PageInfo]) -> pa.RecordBatch:
+        """The rows of the next pages of a run."""
+        count = min(len(pages), HEAD_PAGES)
+        return concat([self._take_page(pages.popleft()) for _ in range(count)])
 
     def _take_page(self, page: PageInfo) -> pa.RecordBatch:
         rows = self._rows.get(page.page_id)
@@ -130,7 +137,7 @@ def _parts_by_hash(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     if part_count <= 1:
         yield rows
         return
-    rows = rows.take(pa.array(np.argsort(_hashes(rows), kind="stable")))
+    rows = by_hash(rows)
     hashes = _hashes(rows)
     cuts = hashes[np.arange(1, part_count) * rows.num_rows // part_count]
     bounds = distinct(np.concatenate([[0], np.searchsorted(hashes, cuts), [rows.num_rows]]))
