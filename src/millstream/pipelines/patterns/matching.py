@@ -52,6 +52,7 @@ from millstream.pipelines.state import (
 from millstream.pipelines.state.keys import (
     HASH,
     Numbers,
+    bounds_of,
     distinct,
     first_rows,
     key_codes,
@@ -255,15 +256,17 @@ class PatternMatch(Operator):
 
     def _opened(self, state: BucketState, keys: pa.RecordBatch) -> Opened:
         """What is stored of these keys."""
-        rows = self._newest(self._of_keys(state, _OPEN, keys), is_whole=True)
+        rows = self._of_keys(state, _OPEN, keys)
         places = self._places(keys, rows)
-        rows, places = rows.filter(pa.array(places >= 0)), places[places >= 0]
+        order = sorted_order(places, rows.column(_VERSION).to_numpy())
+        newest = order[is_last(places[order]) & (places[order] >= 0)]
         row_of = np.full(keys.num_rows, -1, np.int64)
-        row_of[places] = np.arange(len(places))
+        row_of[places[newest]] = newest
         states = rows.column(_STATE).take(pa.array(row_of, mask=row_of < 0))
         clocks = np.full(keys.num_rows, _CLOSED, np.int64)
         if self._rows.by_arrival:
-            clocks[places] = times_of(rows, _CLOCK)
+            is_open = states.is_valid().to_numpy(zero_copy_only=False)
+            clocks[is_open] = times_of(rows, _CLOCK)[row_of[is_open]]
         return Opened(states, open_since(states.to_pylist(), _CLOSED), clocks)
 
     def _scan(self, new: Sorted, before: Opened, first: Numbers, watermark_us: int) -> Scanned:
@@ -305,7 +308,7 @@ class PatternMatch(Operator):
         rows, codes = ripe.take(pa.array(order)), codes[order]
         if self._shifted:
             rows = self._with_shifted(state, rows, codes, keys)
-        bounds = np.searchsorted(codes, np.arange(keys.num_rows + 1))
+        bounds = bounds_of(codes, keys.num_rows)
         return Sorted(rows, codes, bounds, *self._columns(rows))
 
     def _columns(self, rows: pa.RecordBatch) -> tuple[Numbers, Numbers, Values]:
@@ -331,7 +334,8 @@ class PatternMatch(Operator):
         names = list(dict.fromkeys(it.name for it in self._shifted))
         both, both_codes, is_new = rows.select(names), codes, np.ones(len(codes), np.bool_)
         if self._reach > 0:
-            before = self._last_rows(self._of_keys(state, _PREVIOUS, keys))
+            with_rows = keys.take(pa.array(distinct(codes)))
+            before = self._last_rows(self._of_keys(state, _PREVIOUS, with_rows))
             places = self._places(keys, before)
             order = sorted_order(places, before.column(_NUMBER).to_numpy())
             before, places = before.take(pa.array(order)), places[order]
@@ -365,15 +369,18 @@ class PatternMatch(Operator):
         codes = key_codes(rows, self._rows.keys)
         order = sorted_order(codes, rows.column(_VERSION).to_numpy())
         found = rows.take(pa.array(order[is_last(codes[order])]))
-        return found.filter(found.column(_STATE).is_valid()) if is_whole else found
+        if not is_whole or not found.column(_STATE).null_count:
+            return found
+        return found.filter(found.column(_STATE).is_valid())
 
     def _last_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Of each key, the rows that PREV can reach."""
         codes = key_codes(rows, self._rows.keys)
         order = sorted_order(codes, rows.column(_NUMBER).to_numpy())
         codes = codes[order]
-        ends = np.searchsorted(codes, codes, side="right")
-        return rows.take(pa.array(order[np.arange(len(codes)) >= ends - self._reach]))
+        is_near = np.ones(len(codes), np.bool_)
+        is_near[: -self._reach] = codes[: -self._reach] != codes[self._reach :]
+        return rows if is_near.all() else rows.take(pa.array(order[is_near]))
 
     # What is kept
 
@@ -434,7 +441,7 @@ class PatternMatch(Operator):
         if not len(events):
             return self.nothing
         rows, codes = self._rows_of(state, keys, new, scanned, events)
-        bounds = np.searchsorted(codes, np.arange(keys.num_rows + 1))
+        bounds = bounds_of(codes, keys.num_rows)
         numbers = rows.column(_NUMBER).to_numpy()
         code = events[:, 0]
         begin = bounds[code]

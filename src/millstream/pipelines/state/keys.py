@@ -158,6 +158,13 @@ def first_rows(codes: Numbers) -> Numbers:
     return firsts
 
 
+def bounds_of(codes: Numbers, count: int) -> Numbers:
+    """Where the rows of each of `count` codes begin, and the end, if they are in order."""
+    bounds = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(codes, minlength=count), out=bounds[1:])
+    return bounds
+
+
 def _split_collisions(
     codes: Numbers, shared: Hashes, hashes: Hashes, columns: Sequence[pa.Array]
 ) -> None:
