@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -262,12 +263,13 @@ class PatternMatch(Operator):
         newest = order[is_last(places[order]) & (places[order] >= 0)]
         row_of = np.full(keys.num_rows, -1, np.int64)
         row_of[places[newest]] = newest
-        states = rows.column(_STATE).take(pa.array(row_of, mask=row_of < 0))
+        column = rows.column(_STATE).take(pa.array(row_of, mask=row_of < 0))
+        is_stored = column.is_valid().to_numpy(zero_copy_only=False)
         clocks = np.full(keys.num_rows, _CLOSED, np.int64)
         if self._rows.by_arrival:
-            is_open = states.is_valid().to_numpy(zero_copy_only=False)
-            clocks[is_open] = times_of(rows, _CLOCK)[row_of[is_open]]
-        return Opened(states, open_since(states.to_pylist(), _CLOSED), clocks)
+            clocks[is_stored] = times_of(rows, _CLOCK)[row_of[is_stored]]
+        states = column.to_pylist()
+        return Opened(states, is_stored, open_since(states, _CLOSED), clocks)
 
     def _scan(self, new: Sorted, before: Opened, first: Numbers, watermark_us: int) -> Scanned:
         try:
@@ -276,7 +278,7 @@ class PatternMatch(Operator):
                 new.mask,
                 new.times,
                 *new.values,
-                before.states.to_pylist(),
+                before.states,
                 first,
                 watermark_us,
                 watermark_us >= END_OF_TIME,
@@ -396,8 +398,8 @@ class PatternMatch(Operator):
         versions = pa.array(np.full(keys.num_rows, batch, np.int64))
         clock = [pa.array(scanned.clocks).view(_TIME_TYPE)] * self._rows.by_arrival
         opened = self._batch(_OPEN, [*keys.columns, versions, *clock, scanned.states])
-        is_stored = pc.or_(before.states.is_valid(), scanned.states.is_valid())
-        state[_OPEN].append(opened.filter(is_stored))
+        is_changed = pc.or_(pa.array(before.is_stored), scanned.states.is_valid())
+        state[_OPEN].append(opened.filter(is_changed))
         since = scanned.since
         later = np.flatnonzero((since != _CLOSED) & (since != before.since))
         if self._compiled.within_us < END_OF_TIME:
@@ -572,16 +574,17 @@ class Sorted(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """What is stored of each key: its state, or null; since when it has an undecided match, or
+    """What is stored of each key: its state, or None; since when it has an undecided match, or
     `_CLOSED`; in the order of arrival, the latest time of its rows since then, or later."""
 
-    states: pa.BinaryArray
+    states: list[bytes | None]
+    is_stored: np.ndarray
     since: Numbers
     clocks: Numbers
 
     def only(self, is_chosen: np.ndarray) -> Opened:
-        chosen = pa.array(is_chosen)
-        return Opened(self.states.filter(chosen), self.since[is_chosen], self.clocks[is_chosen])
+        states = list(compress(self.states, is_chosen.tolist()))
+        return Opened(states, *(it[is_chosen] for it in self[1:]))
 
 
 class Scanned(NamedTuple):

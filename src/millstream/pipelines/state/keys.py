@@ -145,9 +145,10 @@ def key_codes(rows: pa.RecordBatch, keys: Sequence[str]) -> Numbers:
     codes = np.empty(rows.num_rows, np.int64)
     codes[order] = np.concatenate([[0], np.cumsum(is_new)])
     columns = [rows.column(name) for name in keys]
-    differs = ~is_new & ~equal_keys(columns, order[1:], columns, order[:-1])
+    alike = np.flatnonzero(~is_new)
+    differs = ~equal_keys(columns, order[1:][alike], columns, order[:-1][alike])
     if differs.any():
-        _split_collisions(codes, distinct(ordered[1:][differs]), hashes, columns)
+        _split_collisions(codes, distinct(ordered[1:][alike[differs]]), hashes, columns)
     return codes
 
 
