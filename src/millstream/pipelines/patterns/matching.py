@@ -238,7 +238,8 @@ class PatternMatch(Operator):
         codes = codes[: ripe.num_rows]
         before = self._opened(state, keys)
         # Most keys that are due have other attempts by now, which are due later.
-        is_needed = (before.since != _CLOSED) & (before.since <= self._due_since(watermark_us))
+        due_since = watermark_us + 1 - self._compiled.within_us
+        is_needed = (before.since != _CLOSED) & (before.since <= due_since)
         is_needed[codes] = True
         if not is_needed.all():
             keys, before = keys.filter(pa.array(is_needed)), before.only(is_needed)
@@ -250,10 +251,6 @@ class PatternMatch(Operator):
         results = self._results(state, keys, new, scanned, watermark_us)
         self._keep(state, keys, new, scanned, before, batch)
         return results
-
-    def _due_since(self, watermark_us: int) -> int:
-        """Attempts are due that began at this time or before."""
-        return watermark_us + 1 - self._compiled.within_us
 
     def _opened(self, state: BucketState, keys: pa.RecordBatch) -> Opened:
         """What is stored of these keys."""
