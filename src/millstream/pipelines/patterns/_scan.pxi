@@ -2,8 +2,8 @@
 #
 # An attempt may be open for as long as its time, while others begin at the rows after it. Most come
 # to the same threads. Then they are one group, which is moved over a row once: the cost of a row
-# does not grow with the number of open attempts. Only neighbours become a group. With registers,
-# which few attempts have in common, each is a group by itself.
+# does not grow with the number of open attempts, but for noting a match of each. Only neighbours
+# become a group. With registers, which few attempts have in common, each is a group by itself.
 
 cdef class Scan:
     """The state of one key during a scan."""
