@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from millstream.pipelines.planner_site.sitecustomize import SERVER
+from millstream.pipelines.planner_site.sitecustomize import PID, SERVER
 from millstream.pipelines.running import python_processes
 from millstream.pipelines.running.python_processes import SITE, start_server
 from tests.pipelines.test_worker_daemon import DAEMON_SECONDS_MAX, MODULE, read_int
@@ -102,6 +102,26 @@ def test_signal_to_the_process_that_spark_knows_ends_the_forked_one(
     daemon.wait(DAEMON_SECONDS_MAX)
     psutil.wait_procs(server.forked(), DAEMON_SECONDS_MAX)
     assert server.forked() == []
+
+
+def test_signal_while_the_server_answers_ends_the_forked_process(tmp_path: Path) -> None:
+    """The forked one may tell Spark that it runs before the one that Spark started knows it."""
+    path = str(tmp_path / "server")
+    given = {"PYTHONHASHSEED": "0", "PYTHONPATH": str(SITE), SERVER: path}
+    command = [sys.executable, "-m", "pyspark.daemon"]
+    with subprocess.Popen(["sleep", "100"]) as forked, socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        server.settimeout(DAEMON_SECONDS_MAX)
+        with subprocess.Popen(command, env=os.environ | given) as daemon:
+            connection, _ = server.accept()
+            with connection, connection.makefile("rb") as request:
+                request.readline()  # that comes with the standard streams
+                request.readline()
+                daemon.send_signal(signal.SIGTERM)
+                connection.sendall(PID.pack(forked.pid))
+                assert forked.wait(DAEMON_SECONDS_MAX) == -signal.SIGTERM
+            assert daemon.wait(DAEMON_SECONDS_MAX) == 0
 
 
 def test_forked_program_has_the_environment_and_directory_of_the_one_that_was_started(

@@ -42,6 +42,8 @@ def hand_over(path: str, arguments: list[str]) -> None:
         "directory": os.getcwd(),  # noqa: PTH109 - as above
         "environment": dict(os.environ),
     }
+    # Spark may end us while the server answers: the signal waits until we know whom it is for.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     try:
         with socket.socket(socket.AF_UNIX) as server:
             server.connect(path)
@@ -52,12 +54,15 @@ def hand_over(path: str, arguments: list[str]) -> None:
                 follow(server, *PID.unpack(answer))
     except OSError:
         return  # there is no server
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
 
 def follow(server: socket.socket, pid: int) -> None:
     """Exit when the forked process does. Spark ends it by a signal to us, or by closing what it
     reads."""
     signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGTERM))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     nothing = os.open(os.devnull, os.O_RDWR)
     for it in STREAMS:
         os.dup2(nothing, it)
