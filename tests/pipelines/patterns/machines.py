@@ -76,19 +76,19 @@ def run(
     columns = np.zeros((count, len(mask)), np.int64) if values is None else values
     missing = np.zeros((count, len(mask)), np.uint8) if nulls is None else nulls
     events: list[Any] = []
-    state: bytes | None = None
+    state = b""
     first = 0
     edges = [0, *sorted(cuts), len(mask)]
     for place, (begin, end) in enumerate(pairwise(edges)):
         is_last = place == len(edges) - 2
         watermark = END if is_last else (int(time[end - 1]) - 1 if end else -END)
-        found, states, _, following, _ = machine.scan(
+        found, state, _, _, following, _ = machine.scan(
             np.array([0, end - begin], np.int64), mask[begin:end], time[begin:end],
             *(np.ascontiguousarray(it[:, begin:end]) for it in (columns, missing)),
-            [state], np.array([first], np.int64), watermark, is_last,
+            state, np.array([0, len(state)], np.int32), np.array([first], np.int64), watermark,
+            is_last,
         )  # fmt: skip
-        events += found
-        (state,) = states
+        events += found.tolist()
         first = int(following[0])
     starts, ends = ([event[at] for event in events] for at in (2, 3))
     longs = [np.array(it, np.int64) for it in (starts, ends, [event[1] for event in events])]

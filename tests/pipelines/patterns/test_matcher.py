@@ -193,11 +193,14 @@ def test_state_of_another_version_is_refused() -> None:
     bounds, first = np.zeros(2, np.int64), np.zeros(1, np.int64)
     for state, problem in (
         (b"\1" + bytes(9), "another version"),
-        (b"", "another version"),
         (b"\2\0", "too short"),
         (b"\2\0\0\0\0\6\0\0\0", "too short"),
         (b"\2" + b"\xff" * 20, "too short"),
         (b"\2\0\0\0\0\2\0\0\0\2\x20", "another program"),
     ):
+        ends = np.array([0, len(state)], np.int32)
         with pytest.raises(ValueError, match=problem):
-            machine.scan(bounds, nothing, nothing, *empty, [state], first, 0, False)
+            machine.scan(bounds, nothing, nothing, *empty, state, ends, first, 0, False)
+    ends = np.array([4, 20], np.int32)
+    with pytest.raises(ValueError, match="not where it should be"):
+        machine.scan(bounds, nothing, nothing, *empty, b"\2" * 10, ends, first, 0, False)

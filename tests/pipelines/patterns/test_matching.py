@@ -14,6 +14,7 @@ import pytest
 from millstream.errors import ConfigError
 from millstream.pipelines.patterns import matching
 from millstream.pipelines.patterns._matcher import open_since
+from millstream.pipelines.patterns.matcher import StateBytes
 from millstream.pipelines.patterns.matching import PatternMatch
 from millstream.pipelines.state import BucketState
 from millstream.pipelines.state.trial import Trial
@@ -250,7 +251,7 @@ class FirstAgain(PatternMatch):
     """Forgets which keys it has seen."""
 
     def _keep(self, state: BucketState, keys: Any, new: Any, scanned: Any, *rest: Any) -> None:
-        is_open = pa.array(open_since(scanned.states.to_pylist(), -1) != -1)
+        is_open = pa.array(open_since(*StateBytes.of(scanned.states), -1) != -1)
         states = pc.if_else(is_open, scanned.states, None)
         super()._keep(state, keys, new, scanned._replace(states=states), *rest)
 

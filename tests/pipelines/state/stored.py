@@ -7,6 +7,7 @@ from itertools import count
 import pyarrow as pa
 
 from millstream.pipelines.state.keyed_tables import KeyedTable
+from millstream.pipelines.state.page_columns import from_page, to_page
 from millstream.pipelines.state.pages import decode_page, encode_page
 from millstream.pipelines.state.tables import NO_HORIZON, PageInfo, StateTableSpec, Table
 from tests.pipelines.state.rows import SPEC
@@ -29,17 +30,20 @@ class Stored:
 
     def fetch(self, page: PageInfo) -> pa.RecordBatch:
         self.read.append(page.page_id)
-        return decode_page(self.blobs[page.page_id])
+        return from_page(self.spec, decode_page(self.blobs[page.page_id]))
 
     def put(self, page_id: int, rows: pa.RecordBatch) -> int:
-        self.blobs[page_id] = encode_page(rows)
+        self.blobs[page_id] = self.encode(rows)
         self.put_at_once.append(page_id)
         return 0
+
+    def encode(self, rows: pa.RecordBatch) -> bytes:
+        return encode_page(to_page(self.spec, rows))
 
     def reopen(self) -> list[int]:
         """Write what changed; the pages that were written."""
         self.table.compact()
-        written = {info.page_id: encode_page(rows) for info, rows in self.table.made()}
+        written = {info.page_id: self.encode(rows) for info, rows in self.table.made()}
         self.blobs |= written
         for page_id in self.table.removed:
             del self.blobs[page_id]

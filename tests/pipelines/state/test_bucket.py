@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from millstream.pipelines.state import NO_WATERMARK, BucketState
+from millstream.pipelines.state import NO_WATERMARK, BucketState, bucket
 from millstream.pipelines.state.operator import run_bucket
 from millstream.pipelines.state.pages import (
     INDEX_MAGIC,
@@ -88,6 +88,26 @@ def test_batch_that_fails_changes_nothing() -> None:
     with pytest.raises(ValueError, match="the watermark 5 is past it"):
         state.finish(5)
     assert (store.index, store.pages) == before
+
+
+def test_state_of_version_5_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pages have all columns as they are."""
+    with monkeypatch.context() as patch:
+        patch.setattr(bucket, "to_page", lambda _, rows: rows)
+        store = filled()
+    store.pages = {page_id: of_version_5(blob) for page_id, blob in store.pages.items()}
+    assert store.index is not None
+    store.index = of_version_5(store.index)
+    result = run_bucket(OPERATOR, 4, store, None, 9)
+    now = filled()
+    assert result.equals(run_bucket(OPERATOR, 4, now, None, 9))
+    for table in OPERATOR.tables:
+        kept = BucketState(OPERATOR, 4, store)[table].select()
+        assert kept.equals(BucketState(OPERATOR, 4, now)[table].select())
+
+
+def of_version_5(blob: bytes) -> bytes:
+    return blob[:3] + b"\5" + blob[4:]
 
 
 def test_state_of_others_is_refused() -> None:

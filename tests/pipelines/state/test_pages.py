@@ -46,7 +46,7 @@ def test_damage_is_explained() -> None:
         decode_page(PAGE[:-1] + b"?")
     with pytest.raises(CorruptState, match="not a page of state"):
         decode_page(b"something else")
-    with pytest.raises(StateMismatch, match="of state: 9; this Millstream reads version 5"):
+    with pytest.raises(StateMismatch, match="of state: 9; this Millstream reads 5 and 6"):
         decode_page(PAGE[:3] + b"\x09" + PAGE[4:])
     with pytest.raises(CorruptState, match="has no readable rows"):
         decode_page(seal(b"MSP", b"no arrow stream"))
@@ -60,4 +60,4 @@ def test_index_is_no_page() -> None:
 
 def test_layout_is_the_one_of_the_specification() -> None:
     sealed = seal(INDEX_MAGIC, b"123456789")
-    assert sealed == b"MSI\x05" + (0xE3069283).to_bytes(4, "little") + b"123456789"
+    assert sealed == b"MSI\x06" + (0xE3069283).to_bytes(4, "little") + b"123456789"

@@ -42,6 +42,7 @@ cdef enum:
     STATE_VERSION = 2
     THREADS_MAX = 2000
     STACK_MAX = 256
+    OFFSET_MAX = 2147483647
 EXCLUDED = 0x80
 
 ctypedef struct Attempt:

@@ -10,10 +10,11 @@ TIMED_OUT: int
 TOO_LONG: int
 EXCLUDED: int
 
+_Bounds = npt.NDArray[np.int32]
 _Longs = npt.NDArray[np.int64]
 _Bytes = npt.NDArray[np.uint8]
 
-def open_since(states: Sequence[bytes | None], closed: int) -> _Longs: ...
+def open_since(data: bytes | _Bytes, bounds: _Bounds, closed: int) -> _Longs: ...
 
 @final
 class Machine:
@@ -41,13 +42,12 @@ class Machine:
         times: _Longs,
         values: _Longs,
         nulls: _Bytes,
-        states: Sequence[bytes | None],
+        state_data: bytes | _Bytes,
+        state_bounds: _Bounds,
         first_numbers: _Longs,
         watermark_us: int,
         at_end: bool,
-    ) -> tuple[
-        list[tuple[int, int, int, int, int, bool]], list[bytes | None], _Longs, _Longs, _Longs
-    ]: ...
+    ) -> tuple[_Longs, bytes, _Bounds, _Longs, _Longs, _Longs]: ...
     def label(
         self,
         mask: _Longs,

@@ -26,8 +26,7 @@ lowest bit. Unfinished matches are many and alike, so numbers of rows and times 
     registers        nulls as bits; of each its value, 8 bytes little-endian
 """
 
-cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
@@ -466,14 +465,15 @@ cdef class Machine:
 
     # Scanning
 
-    def scan(self, bounds, mask, times, values, nulls, states, first_numbers, int64_t watermark_us,
-             bint at_end):
-        """Scan the new rows of each key: `bounds` are their ranges in the columns, `states` the
-        bytes of each key or None, `first_numbers` the number of the first row of a key without.
+    def scan(self, bounds, mask, times, values, nulls, state_data, state_bounds, first_numbers,
+             int64_t watermark_us, bint at_end):
+        """Scan the new rows of each key: `bounds` are their ranges in the columns, `state_bounds`
+        those of the bytes of keys, `first_numbers` the number of the first row of a key without.
 
         Returns events as rows of (key, kind, first row, end, number of the match, whether it begins
-        with the first row of the key); the bytes of each key, or None; for each key the first row
-        that is undecided, the number of the next row, and the time of the first undecided row.
+        with the first row of the key); the bytes of all keys and their bounds; for each key the
+        first row that is undecided, the number of the next row, and the time of the first undecided
+        row.
         """
         cdef const int64_t[::1] edges = bounds
         cdef const int64_t[::1] firsts = first_numbers
@@ -484,8 +484,9 @@ cdef class Machine:
         self.nulls = nulls
         self.has_history = False
         self.has_overflowed = False
-        cdef Scan scan = Scan(self)
-        new_states = []
+        cdef Scan scan = Scan(self, Reader(state_data, state_bounds))
+        new_bounds = np.zeros(edges.shape[0], np.int32)
+        cdef int32_t[::1] written = new_bounds
         undecided = np.empty(edges.shape[0] - 1, np.int64)
         cdef int64_t[::1] undecided_rows = undecided
         next_rows = np.empty(edges.shape[0] - 1, np.int64)
@@ -494,20 +495,23 @@ cdef class Machine:
         cdef int64_t[::1] since = open_since
         try:
             for key in range(edges.shape[0] - 1):
-                scan.load(key, states[key], firsts[key])
+                scan.load(key, firsts[key])
                 scan.read(edges[key], edges[key + 1])
                 scan.end(watermark_us, at_end)
                 undecided_rows[key] = scan.position
                 next_numbers[key] = scan.next_number
                 if scan.count > scan.head:
                     since[key] = scan.attempts[scan.head].start_us
-                new_states.append(scan.save())
+                scan.save()
+                written[key + 1] = scan.writer.written()
         finally:
             scan.clear()
             self.forget_rows()
         if self.has_overflowed:
             raise OverflowError("a number in a condition of the pattern leaves 64 bits")
-        return scan.events, new_states, undecided, next_rows, open_since
+        return (
+            scan.events.taken(), scan.writer.taken(), new_bounds, undecided, next_rows, open_since
+        )
 
     def label(self, mask, times, values, nulls, starts, ends, kinds, is_first, is_last):
         """The variable of each row of these ranges, with `EXCLUDED`, one range after another.

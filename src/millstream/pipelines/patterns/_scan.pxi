@@ -16,15 +16,17 @@ cdef class Scan:
     cdef int group_head, group_count, group_capacity
     cdef int64_t next_number, position, last_matched, match_count, first_number
     cdef Py_ssize_t key
-    cdef list events
     cdef bint is_new
+    cdef Events events
+    cdef Reader reader
     cdef Writer writer
 
-    def __cinit__(self, Machine machine):
+    def __cinit__(self, Machine machine, Reader reader):
         self.machine = machine
         self.capacity = 16
         self.attempts = <Attempt*>resized(NULL, sizeof(Attempt) * self.capacity)
-        self.events = []
+        self.events = Events()
+        self.reader = reader
         self.writer = Writer()
 
     def __dealloc__(self):
@@ -46,25 +48,27 @@ cdef class Scan:
         self.group_head = self.group_count = 0
         self.in_order = True
 
-    cdef load(self, Py_ssize_t key, state, int64_t first_number):
+    cdef load(self, Py_ssize_t key, int64_t first_number):
         cdef int64_t attempt_count, at, count, length
         cdef bint is_first
         cdef int64_t start = 0, start_us = 0
         cdef Attempt* attempt
+        cdef Reader reader = self.reader
         self.key = key
-        self.is_new = state is None
+        self.is_new = not reader.open(key)
         self.first_number = first_number
-        if state is None:
+        if self.is_new:
             self.next_number = self.position = first_number
             self.last_matched = first_number - 1
             self.match_count = 0
             return
-        cdef Reader reader = Reader(state)
         self.next_number = reader.number()
         self.position = self.next_number - reader.number()
         self.last_matched = self.next_number - reader.number()
         self.match_count = reader.number()
         attempt_count = reader.number()
+        if attempt_count > reader.left():
+            raise ValueError("the state of a pattern is too short")
         for at in range(attempt_count):
             start += reader.number()
             start_us += reader.number()
@@ -72,7 +76,7 @@ cdef class Scan:
             is_first = length & 1
             length >>= 1
             count = reader.number()
-            if count < 0 or count > reader.left() or attempt_count > len(state):
+            if not 0 <= count <= reader.left():
                 raise ValueError("the state of a pattern is too short")
             attempt = self.add(start, start_us)
             attempt.is_first = is_first
@@ -105,15 +109,15 @@ cdef class Scan:
             thread[1] = reader.number()
             reader.words(thread + 3, self.machine.register_count)
 
-    cdef save(self):
-        """The bytes of the key, or None if nothing is undecided; forgets the key."""
+    cdef void save(self) noexcept:
+        """Write the bytes of the key, or none if nothing is undecided; forget the key."""
         cdef int at, thread, count, group = 0
         cdef int64_t start = 0, start_us = 0, length
         cdef Attempt* attempt
         cdef const int64_t* threads = NULL
         cdef Writer writer = self.writer
         if self.head == self.count and not self.machine.keeps_always:
-            return None
+            return
         writer.begin()
         writer.number(self.next_number)
         writer.number(self.next_number - self.position)
@@ -140,7 +144,6 @@ cdef class Scan:
                 writer.number(threads[thread * self.machine.stride])
                 self.save_registers(threads + thread * self.machine.stride)
         self.clear()
-        return writer.written()
 
     cdef void save_registers(self, const int64_t* thread) noexcept:
         if self.machine.register_count:
@@ -370,10 +373,10 @@ cdef class Scan:
             target = self.attempts[self.head].start if self.head < self.count else limit
             if self.position < target:
                 if machine.wants_unmatched and self.last_matched + 1 < target:
-                    self.events.append((
+                    self.events.add(
                         self.key, EV_UNMATCHED, max(self.position, self.last_matched + 1), target,
-                        0, 0
-                    ))
+                        0, False
+                    )
                 self.position = target
             if self.head == self.count or self.attempts[self.head].is_open:
                 break
@@ -383,9 +386,9 @@ cdef class Scan:
             elif attempt.kind == EV_TOO_LONG or (
                 attempt.kind == EV_TIMED_OUT and machine.wants_time_outs
             ):
-                self.events.append((
+                self.events.add(
                     self.key, attempt.kind, attempt.start, attempt.end, 0, attempt.is_first
-                ))
+                )
             self.drop()
             while self.head < self.count and self.attempts[self.head].start < self.position:
                 self.drop()
@@ -403,9 +406,9 @@ cdef class Scan:
     cdef match(self, Attempt* attempt):
         cdef Machine machine = self.machine
         self.match_count += 1
-        self.events.append((
+        self.events.add(
             self.key, EV_MATCH, attempt.start, attempt.best_end, self.match_count, attempt.is_first
-        ))
+        )
         if attempt.best_end == attempt.start:
             self.position = attempt.start + 1
             return
@@ -420,6 +423,37 @@ cdef class Scan:
             raise LookupError("first")
         else:
             self.position = attempt.best[3 + machine.skip_register]
+
+
+cdef class Events:
+    """What a scan finds, in rows of six numbers."""
+
+    cdef int64_t* data
+    cdef Py_ssize_t count, capacity
+
+    def __cinit__(self):
+        self.capacity = 256
+        self.data = <int64_t*>resized(NULL, 48 * self.capacity)
+
+    def __dealloc__(self):
+        free(self.data)
+
+    cdef void add(self, Py_ssize_t key, int kind, int64_t first, int64_t end, int64_t number,
+                  bint is_first) noexcept:
+        cdef int64_t* event
+        if self.count == self.capacity:
+            self.capacity *= 2
+            self.data = <int64_t*>resized(self.data, 48 * self.capacity)
+        event = self.data + 6 * self.count
+        event[0], event[1], event[2] = key, kind, first
+        event[3], event[4], event[5] = end, number, is_first
+        self.count += 1
+
+    cdef taken(self):
+        found = np.empty((self.count, 6), np.int64)
+        cdef int64_t[:, ::1] rows = found
+        memcpy(&rows[0, 0], self.data, 48 * self.count)
+        return found
 
 
 cdef void reserve_threads(Group* group, int count, int stride) noexcept:

@@ -1,30 +1,39 @@
 # The bytes of a key between two scans; _matcher.pyx has the format.
 
-@cython.freelist(1)  # one is made for each key, when that of the key before is done
 cdef class Reader:
-    """Reads the bytes of a key. Never trusts them: every read is checked against their end."""
+    """Reads the bytes of one key after the other: those of key `i` are `data[bounds[i]:bounds[i +
+    1]]`, or none. Never trusts them: every read is checked against their end."""
 
-    cdef bytes state
-    cdef const uint8_t* data
-    cdef Py_ssize_t size, at
+    cdef const uint8_t[::1] data
+    cdef const int32_t[::1] bounds
+    cdef Py_ssize_t at, end
 
-    def __cinit__(self, bytes state not None):
-        self.state = state
-        self.data = <const uint8_t*>PyBytes_AS_STRING(state)
-        self.size = len(state)
-        self.at = 1
-        if not self.size or self.data[0] != STATE_VERSION:
+    def __cinit__(self, data, bounds):
+        self.data = data
+        self.bounds = bounds
+
+    cdef bint open(self, Py_ssize_t key) except -1:
+        """Whether the key has any."""
+        self.at = self.bounds[key]
+        self.end = self.bounds[key + 1]
+        if self.at == self.end:
+            return False
+        if not 0 <= self.at < self.end <= self.data.shape[0]:
+            raise ValueError("the state of a pattern is not where it should be")
+        if self.data[self.at] != STATE_VERSION:
             raise ValueError("the state of a pattern is of another version")
+        self.at += 1
+        return True
 
     cdef Py_ssize_t left(self) noexcept:
-        return self.size - self.at
+        return self.end - self.at
 
     cdef int64_t number(self) except? -7:
         cdef uint64_t found = 0
         cdef int shift = 0
         cdef uint8_t byte = 0x80
         while byte & 0x80:
-            if self.at >= self.size or shift > 63:
+            if self.at >= self.end or shift > 63:
                 raise ValueError("the state of a pattern is too short")
             byte = self.data[self.at]
             self.at += 1
@@ -35,12 +44,13 @@ cdef class Reader:
     cdef words(self, int64_t* to, int count):
         if self.left() < 8 * count:
             raise ValueError("the state of a pattern is too short")
-        memcpy(to, self.data + self.at, 8 * count)
+        if count:
+            memcpy(to, &self.data[self.at], 8 * count)
         self.at += 8 * count
 
 
 cdef class Writer:
-    """Writes the bytes of a key."""
+    """Writes the bytes of one key after the other."""
 
     cdef uint8_t* data
     cdef Py_ssize_t size, capacity
@@ -53,8 +63,10 @@ cdef class Writer:
         free(self.data)
 
     cdef void begin(self) noexcept:
-        self.data[0] = STATE_VERSION
-        self.size = 1
+        """The next key."""
+        self.reserve(1)
+        self.data[self.size] = STATE_VERSION
+        self.size += 1
 
     cdef void reserve(self, Py_ssize_t more) noexcept:
         if self.size + more > self.capacity:
@@ -76,22 +88,29 @@ cdef class Writer:
         memcpy(self.data + self.size, values, 8 * count)
         self.size += 8 * count
 
-    cdef written(self):
+    cdef int32_t written(self) except -1:
+        """The end of what is written."""
+        if self.size > OFFSET_MAX:
+            raise OverflowError(
+                "the unfinished matches of a bucket of keys need more than 2 GiB in one batch: "
+                "give the pattern a shorter time, or more buckets and a new checkpoint"
+            )
+        return <int32_t>self.size
+
+    cdef taken(self):
         return PyBytes_FromStringAndSize(<char*>self.data, self.size)
 
 
-def open_since(states, int64_t closed):
-    """Of each key, the time of the first undecided row, or `closed` if all are decided; `states`
-    are the bytes of each key or None."""
+def open_since(data, bounds, int64_t closed):
+    """Of each key, the time of the first undecided row, or `closed` if all are decided."""
     cdef Py_ssize_t key
-    cdef Reader reader
+    cdef Reader reader = Reader(data, bounds)
     cdef int at
-    found = np.full(len(states), closed, np.int64)
+    found = np.full(len(bounds) - 1, closed, np.int64)
     cdef int64_t[::1] since = found
-    for key, state in enumerate(states):
-        if state is None:
+    for key in range(since.shape[0]):
+        if not reader.open(key):
             continue
-        reader = Reader(state)
         for at in range(4):
             reader.number()
         if reader.number():

@@ -6,7 +6,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from millstream.pipelines.patterns._matcher import Machine
 from millstream.pipelines.patterns.conditions import Code, label_bits
@@ -49,3 +53,25 @@ class Compiled:
             self.keeps_always,
             self.wants_time_outs,
         )
+
+
+class StateBytes(NamedTuple):
+    """What is undecided of keys: the bytes of key `i` are `data[bounds[i]:bounds[i + 1]]`, none if
+    it has nothing."""
+
+    data: bytes | npt.NDArray[np.uint8]
+    bounds: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(cls, column: pa.BinaryArray) -> StateBytes:
+        """As they are stored; null is nothing."""
+        filled = column.fill_null(b"") if column.null_count else column
+        _, bounds, data = filled.buffers()
+        offsets = np.frombuffer(bounds, np.int32) if len(filled) else np.zeros(1, np.int32)
+        offsets = offsets[filled.offset : filled.offset + len(filled) + 1]
+        return cls(b"" if data is None else np.frombuffer(data, np.uint8), offsets)
+
+    def column(self) -> pa.BinaryArray:
+        is_there = np.packbits(self.bounds[1:] > self.bounds[:-1], bitorder="little")
+        buffers = [pa.py_buffer(it) for it in (is_there, self.bounds, self.data)]
+        return pa.BinaryArray.from_buffers(pa.binary(), len(self.bounds) - 1, buffers)

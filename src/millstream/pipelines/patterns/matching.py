@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +39,7 @@ from millstream.pipelines.patterns._matcher import (
     Machine,
     open_since,
 )
-from millstream.pipelines.patterns.matcher import Compiled
+from millstream.pipelines.patterns.matcher import Compiled, StateBytes
 from millstream.pipelines.patterns.measures import Evaluation, Matches, Part, shifted_name
 from millstream.pipelines.results import FINAL, KIND_FIELD, LATE, with_kind
 from millstream.pipelines.state import (
@@ -265,17 +264,17 @@ class PatternMatch(Operator):
         clocks = np.full(keys.num_rows, _CLOSED, np.int64)
         if self._rows.by_arrival:
             clocks[is_stored] = times_of(rows, _CLOCK)[row_of[is_stored]]
-        states = column.to_pylist()
-        return Opened(states, is_stored, open_since(states, _CLOSED), clocks)
+        since = open_since(*StateBytes.of(column), _CLOSED)
+        return Opened(column, is_stored, since, clocks)
 
     def _scan(self, new: Sorted, before: Opened, first: Numbers, watermark_us: int) -> Scanned:
         try:
-            events, states, undecided, following, since = self._machine.scan(
+            events, data, bounds, undecided, following, since = self._machine.scan(
                 new.bounds,
                 new.mask,
                 new.times,
                 *new.values,
-                before.states,
+                *StateBytes.of(before.states),
                 first,
                 watermark_us,
                 watermark_us >= END_OF_TIME,
@@ -287,7 +286,6 @@ class PatternMatch(Operator):
                 "begin again, forever",
             }[str(error)]
             raise ConfigError(f"{problem}: {self.title or self.identity}") from None
-        found = np.array(events, np.int64).reshape(-1, 6)
         counts = new.bounds[1:] - new.bounds[:-1]
         starts = following - counts
         order = np.arange(len(new.codes)) - new.bounds[new.codes]
@@ -295,8 +293,8 @@ class PatternMatch(Operator):
         clocks = before.clocks.copy()
         if self._rows.by_arrival:
             np.maximum.at(clocks, new.codes, new.times)
-        after = pa.array(states, pa.binary())
-        return Scanned(found, after, undecided, starts, numbers, since, clocks)
+        after = StateBytes(data, bounds).column()
+        return Scanned(events, after, undecided, starts, numbers, since, clocks)
 
     def _sorted(
         self, state: BucketState, ripe: pa.RecordBatch, codes: Numbers, keys: pa.RecordBatch
@@ -571,16 +569,16 @@ class Sorted(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """What is stored of each key: its state, or None; since when it has an undecided match, or
+    """What is stored of each key: its state, or null; since when it has an undecided match, or
     `_CLOSED`; in the order of arrival, the latest time of its rows since then, or later."""
 
-    states: list[bytes | None]
+    states: pa.BinaryArray
     is_stored: np.ndarray
     since: Numbers
     clocks: Numbers
 
     def only(self, is_chosen: np.ndarray) -> Opened:
-        states = list(compress(self.states, is_chosen.tolist()))
+        states = self.states.filter(pa.array(is_chosen))
         return Opened(states, *(it[is_chosen] for it in self[1:]))
 
 

@@ -29,10 +29,11 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from millstream.pipelines.state.keyed_tables import KeyedTable
+from millstream.pipelines.state.page_columns import from_page, to_page
 from millstream.pipelines.state.pages import (
     INDEX_MAGIC,
     CorruptState,
-    StateMismatch,
+    check_same,
     crc_of,
     decode_page,
     encode_page,
@@ -147,7 +148,7 @@ class BucketState:
         for name, table in self._tables.items():
             table.compact()
             for info, rows in table.made():
-                blob = written[info.page_id] = encode_page(rows, compressed=True)
+                blob = written[info.page_id] = _encode(table.spec, rows)
                 table.pages[info.page_id] = info._replace(crc=crc_of(blob))
             removed += table.removed
             listed[name] = {
@@ -193,9 +194,9 @@ class BucketState:
                 "tables": {},
             }
         index: dict[str, Any] = json.loads(bytes(unseal(INDEX_MAGIC, blob)))
-        _check("settings", index["identity"], self._spec.identity)
-        _check("number of buckets", index["buckets"], self._bucket_count)
-        _check("keys", index["keys"], _input_keys(self._spec))
+        check_same("settings", index["identity"], self._spec.identity)
+        check_same("number of buckets", index["buckets"], self._bucket_count)
+        check_same("keys", index["keys"], _input_keys(self._spec))
         for name, table in self._spec.tables.items():
             listed = index["tables"].get(name)
             if listed is not None:
@@ -207,7 +208,7 @@ class BucketState:
         horizon_us = listed["horizon_us"] if listed else NO_HORIZON
         kind = KeyedTable if spec.by_key else Table
         fetch = partial(self._fetch, spec)
-        return kind(spec, pages, horizon_us, fetch, self._put, self._new_id)
+        return kind(spec, pages, horizon_us, fetch, partial(self._put, spec), self._new_id)
 
     def _fetch(self, spec: StateTableSpec, page: PageInfo) -> pa.RecordBatch:
         blob = self._store.read_page(page.page_id)
@@ -222,16 +223,20 @@ class BucketState:
                 f"page {page.page_id} of state is not the one that its index lists. "
                 "Restore the checkpoint from a backup, or use a new one"
             )
-        return _with_columns(rows, spec.page_schema)
+        return from_page(spec, rows)
 
-    def _put(self, page_id: int, rows: pa.RecordBatch) -> int:
-        blob = encode_page(rows, compressed=True)
+    def _put(self, spec: StateTableSpec, page_id: int, rows: pa.RecordBatch) -> int:
+        blob = _encode(spec, rows)
         self._store.write_page(page_id, blob)
         return crc_of(blob)
 
     def _new_id(self) -> int:
         self._next_page += 1
         return self._next_page - 1
+
+
+def _encode(spec: StateTableSpec, rows: pa.RecordBatch) -> bytes:
+    return encode_page(to_page(spec, rows), compressed=True)
 
 
 def _input_keys(spec: StateSpec) -> dict[str, list[str]]:
@@ -251,31 +256,10 @@ def _check_table(name: str, listed: Mapping[str, Any], spec: StateTableSpec) -> 
     """Raise `StateMismatch` if pages with this layout cannot be read as the operator's table."""
     given = _layout(spec)
     for part in ("keys", "time"):
-        _check(f"{part} of {name}", listed[part], given[part])
+        check_same(f"{part} of {name}", listed[part], given[part])
     columns = listed["columns"]
     for column, kind in given["columns"].items():
         if column in columns:
-            _check(f"type of {column}", columns[column], kind)
+            check_same(f"type of {column}", columns[column], kind)
         elif column not in spec.carried:
-            _check(f"columns of {name}", ", ".join(columns), f"{column} in addition")
-
-
-def _with_columns(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of a page with the columns that its table has now."""
-    if rows.schema.names == schema.names and rows.schema.types == schema.types:
-        return rows
-    arrays = []
-    for field in schema:
-        place = rows.schema.get_field_index(field.name)
-        if place >= 0:
-            _check(f"type of {field.name}", str(rows.schema.field(place).type), str(field.type))
-        arrays.append(rows.column(place) if place >= 0 else pa.nulls(rows.num_rows, field.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _check(what: str, stored: object, given: object) -> None:
-    if stored != given:
-        raise StateMismatch(
-            f"the stored state has other {what}: {stored}, the operator has {given}. Restore the "
-            "old definition, or use a new checkpoint, which computes the state from the beginning"
-        )
+            check_same(f"columns of {name}", ", ".join(columns), f"{column} in addition")

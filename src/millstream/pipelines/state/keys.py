@@ -227,7 +227,9 @@ def _hash_values(column: pa.Array) -> Hashes:
         numbers[np.isnan(numbers)] = np.nan
         return _mix(numbers.view(np.uint64))
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
-        return _mix(column.cast(pa.int64()).fill_null(0).to_numpy().view(np.uint64))
+        integers = column if kind == pa.int64() else column.cast(pa.int64())
+        filled = integers.fill_null(0) if integers.null_count else integers
+        return _mix(filled.to_numpy().view(np.uint64))
     if pa.types.is_temporal(kind):
         width = pa.int32() if kind.bit_width == 32 else pa.int64()
         return _hash_values(column.view(width))
@@ -291,7 +293,13 @@ def _combine(hashes: Hashes, more: Hashes) -> Hashes:
 
 
 def _mix(words: Hashes) -> Hashes:
-    words = words.astype(np.uint64) + _NULL
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
+    mixed = words + _NULL
+    shifted = mixed >> np.uint64(30)
+    mixed ^= shifted
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    np.right_shift(mixed, np.uint64(27), out=shifted)
+    mixed ^= shifted
+    mixed *= np.uint64(0x94D049BB133111EB)
+    np.right_shift(mixed, np.uint64(31), out=shifted)
+    mixed ^= shifted
+    return mixed

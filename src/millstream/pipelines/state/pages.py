@@ -2,13 +2,13 @@
 
     bytes   content
     0..2    "MSP" for a page, "MSI" for a bucket's index
-    3       version of the format: 5
+    3       version of the format: 6; version 5 had all columns of a page as they are
     4..7    CRC-32C of the body, little-endian
     8..     the body. Page: an Arrow IPC stream with one record batch, whose buffers may be
             compressed with zstd. Index: JSON (see bucket.py)
 
-A page has the columns of its table after `_hash` (uint64, see keys.py); its rows are sorted by
-hash. Pages are immutable; only the index, which lists them, changes. Bytes that differ from those
+A page has the columns of its table (see page_columns.py); its rows are sorted by the hash of their
+key. Pages are immutable; only the index, which lists them, changes. Bytes that differ from those
 written raise `CorruptState`; an unknown version raises `StateMismatch`.
 
 Crash rule: none of its own. Spark's state store commits the pages and the index of a batch together
@@ -26,7 +26,8 @@ from millstream.records.checksum import crc32c
 
 PAGE_MAGIC = b"MSP"
 INDEX_MAGIC = b"MSI"
-VERSION = 5
+VERSION = 6
+VERSIONS_READ = (5, VERSION)
 _HEADER = struct.Struct("<3sBI")  # 8 bytes, so the columns after it lie aligned
 # Handing buffers of this size to threads takes longer than packing them.
 _PACKED = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
@@ -71,10 +72,11 @@ def unseal(magic: bytes, blob: bytes) -> memoryview:
     if len(blob) < _HEADER.size or blob[:3] != magic:
         raise CorruptState(f"not a {what} of state: {len(blob)} bytes with another header")
     _, version, crc = _HEADER.unpack_from(blob)
-    if version != VERSION:
+    if version not in VERSIONS_READ:
         raise StateMismatch(
-            f"unsupported version of a {what} of state: {version}; this Millstream reads version "
-            f"{VERSION}. Run the version that wrote it, or use a new checkpoint"
+            f"unsupported version of a {what} of state: {version}; this Millstream reads "
+            f"{' and '.join(map(str, VERSIONS_READ))}. Run the version that wrote it, or use a new "
+            "checkpoint"
         )
     body = memoryview(blob)[_HEADER.size :]
     if crc32c(body) != crc:
@@ -83,6 +85,15 @@ def unseal(magic: bytes, blob: bytes) -> memoryview:
             "Restore the checkpoint from a backup, or use a new one"
         )
     return body
+
+
+def check_same(what: str, stored: object, given: object) -> None:
+    """Raise `StateMismatch` if state was stored by an operator with something else."""
+    if stored != given:
+        raise StateMismatch(
+            f"the stored state has other {what}: {stored}, the operator has {given}. Restore the "
+            "old definition, or use a new checkpoint, which computes the state from the beginning"
+        )
 
 
 def crc_of(blob: bytes) -> int:
