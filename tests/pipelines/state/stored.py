@@ -30,7 +30,7 @@ class Stored:
 
     def fetch(self, page: PageInfo) -> pa.RecordBatch:
         self.read.append(page.page_id)
-        return from_page(self.spec, decode_page(self.blobs[page.page_id]))
+        return from_page(decode_page(self.blobs[page.page_id]), self.spec.schema, self.spec.keys)
 
     def put(self, page_id: int, rows: pa.RecordBatch) -> int:
         self.blobs[page_id] = self.encode(rows)
@@ -38,7 +38,7 @@ class Stored:
         return 0
 
     def encode(self, rows: pa.RecordBatch) -> bytes:
-        return encode_page(to_page(self.spec, rows))
+        return encode_page(to_page(rows, self.spec.keys))
 
     def reopen(self) -> list[int]:
         """Write what changed; the pages that were written."""

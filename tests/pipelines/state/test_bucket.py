@@ -93,7 +93,7 @@ def test_batch_that_fails_changes_nothing() -> None:
 def test_state_of_version_5_opens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its pages have all columns as they are."""
     with monkeypatch.context() as patch:
-        patch.setattr(bucket, "to_page", lambda _, rows: rows)
+        patch.setattr(bucket, "to_page", lambda rows, _: rows)
         store = filled()
     store.pages = {page_id: of_version_5(blob) for page_id, blob in store.pages.items()}
     assert store.index is not None

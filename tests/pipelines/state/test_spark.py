@@ -79,8 +79,9 @@ def rows_at(*rows: tuple[str, int]) -> pa.RecordBatch:
 
 
 def keys_of(blocks: Iterable[Any]) -> list[str]:
+    schema = Hold(SCHEMA).schema_out
     packed = [pa.RecordBatch.from_pydict({"block": [block]}) for block in blocks]
-    return sorted(key for rows in _unpack(iter(packed)) for key in rows["key"].to_pylist())
+    return sorted(key for rows in _unpack(schema, iter(packed)) for key in rows["key"].to_pylist())
 
 
 def test_rows_are_packed_once_per_bucket_and_unpacked_again() -> None:

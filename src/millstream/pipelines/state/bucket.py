@@ -223,7 +223,7 @@ class BucketState:
                 f"page {page.page_id} of state is not the one that its index lists. "
                 "Restore the checkpoint from a backup, or use a new one"
             )
-        return from_page(spec, rows)
+        return from_page(rows, spec.schema, spec.keys)
 
     def _put(self, spec: StateTableSpec, page_id: int, rows: pa.RecordBatch) -> int:
         blob = _encode(spec, rows)
@@ -236,7 +236,7 @@ class BucketState:
 
 
 def _encode(spec: StateTableSpec, rows: pa.RecordBatch) -> bytes:
-    return encode_page(to_page(spec, rows), compressed=True)
+    return encode_page(to_page(rows, spec.keys), compressed=True)
 
 
 def _input_keys(spec: StateSpec) -> dict[str, list[str]]:

@@ -1,49 +1,53 @@
-"""The columns of a table as its pages store them: fewer bytes to pack, and to pass through Spark.
+"""The columns of rows as they are stored, and as they pass through Spark: in fewer bytes.
 
-_hash               left out if it follows from a key of numbers or times: it is quickly
-                    computed again, and hashes do not compress
-integers, times     of 64 bits: the difference from the smallest one of the page, in as few
-                    bytes as the largest needs; the field's metadata has the smallest one
-                        (`millstream.base`) and the type (`millstream.type`)
-others              as they are, and so are columns with nulls
+    _hash               left out if it follows from a key of numbers or times
+    integers, times     of 64 bits, without nulls: the difference from the smallest one, in as few
+                        bytes as the largest needs
+    others              as they are
+
+A hash is quickly computed again, and does not compress. Of differences, the metadata of the field
+has the smallest value (`millstream.base`) and the type (`millstream.type`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
-from millstream.pipelines.state.keys import HASH, key_hashes, with_hash
+from millstream.pipelines.state.keys import HASH, HASH_FIELD, key_hashes, with_hash
 from millstream.pipelines.state.pages import check_same
-from millstream.pipelines.state.tables import StateTableSpec
 
 _BASE, _TYPE = b"millstream.base", b"millstream.type"
 
 
-def to_page(spec: StateTableSpec, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of a table for a page."""
-    fields, columns = [], []
-    for field, column in zip(rows.schema, rows.columns, strict=True):
-        if field.name != HASH or not _hash_follows(spec, rows):
-            narrow_field, narrow = _narrow(field, column)
-            fields.append(narrow_field)
-            columns.append(narrow)
-    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+def to_page(rows: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
+    """Rows with the hash of their key, for a page."""
+    return narrowed(rows.drop_columns([HASH]) if _hash_follows(rows, keys) else rows)
 
 
-def from_page(spec: StateTableSpec, page: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows of a page with the columns that its table has now; those that it had not are null,
-    and what it no longer has is dropped."""
-    columns = [_column(page, field) for field in spec.schema]
-    if HASH not in page.schema.names:
-        return with_hash(pa.RecordBatch.from_arrays(columns, schema=spec.schema), spec.keys)
-    columns.insert(0, page.column(HASH))
-    return pa.RecordBatch.from_arrays(columns, schema=spec.page_schema)
+def from_page(page: pa.RecordBatch, schema: pa.Schema, keys: Sequence[str]) -> pa.RecordBatch:
+    """The rows of a page with their hash, and with the columns that its table has now: those that
+    it had not are null, and what it no longer has is dropped."""
+    if HASH in page.schema.names:
+        return widened(page, pa.schema([HASH_FIELD, *schema]))
+    return with_hash(widened(page, schema), keys)
 
 
-def _hash_follows(spec: StateTableSpec, rows: pa.RecordBatch) -> bool:
+def narrowed(rows: pa.RecordBatch) -> pa.RecordBatch:
+    pairs = [_narrow(*it) for it in zip(rows.schema, rows.columns, strict=True)]
+    schema = pa.schema([field for field, _ in pairs])
+    return pa.RecordBatch.from_arrays([column for _, column in pairs], schema=schema)
+
+
+def widened(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([_column(rows, it) for it in schema], schema=schema)
+
+
+def _hash_follows(rows: pa.RecordBatch, keys: Sequence[str]) -> bool:
     """Whether the hash is that of the stored key: another table's key may have another type."""
-    columns = [rows.column(name) for name in spec.keys]
+    columns = [rows.column(name) for name in keys]
     is_quick = all(pa.types.is_primitive(column.type) for column in columns)
     return is_quick and np.array_equal(key_hashes(columns, rows.num_rows), rows.column(HASH))
 
@@ -71,8 +75,8 @@ def _column(page: pa.RecordBatch, field: pa.Field) -> pa.Array:
     stored, column = page.schema.field(place), page.column(place)
     metadata = stored.metadata or {}
     kind = metadata[_TYPE].decode() if _TYPE in metadata else str(stored.type)
-    check_same(f"type of {field.name}", kind, str(field.type))
-    if _BASE not in metadata:
+    if stored.type == field.type and _BASE not in metadata:
         return column
+    check_same(f"type of {field.name}", kind, str(field.type))
     numbers = np.add(column.to_numpy(), int(metadata[_BASE]), dtype=np.int64)
     return pa.array(numbers).view(field.type)

@@ -30,6 +30,7 @@ from millstream.pipelines.plans import BY_ARRIVAL
 from millstream.pipelines.state.bucket import END_OF_TIME, NO_WATERMARK, Changes, InputSpec
 from millstream.pipelines.state.keys import BUCKETS_MAX, bucket_labels, split_by_bucket, with_hash
 from millstream.pipelines.state.operator import OPERATOR, Operator, run_bucket
+from millstream.pipelines.state.page_columns import from_page, narrowed, to_page, widened
 from millstream.pipelines.state.pages import decode_page, encode_page
 from millstream.pipelines.state.seven_bits import from_seven_bits, to_seven_bits
 from millstream.pipelines.state.tables import concat
@@ -66,7 +67,8 @@ def run_operator(
     )
     run = _run_stream if packed.isStreaming else _run_batch
     blocks = run(operator, packed, buckets)
-    return blocks.mapInArrow(_unpack, from_arrow_schema(operator.schema_out))
+    unpack: Callable[..., Any] = partial(_unpack, operator.schema_out)
+    return blocks.mapInArrow(unpack, from_arrow_schema(operator.schema_out))
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -134,7 +136,7 @@ def _run_whole_bucket(operator: Operator, bucket_count: int, table: pa.Table) ->
     results = [run_bucket(operator, bucket_count, store, rows, NO_WATERMARK)]
     if store.timer_us is not None:
         results.append(run_bucket(operator, bucket_count, store, None, END_OF_TIME))
-    found = [encode_page(result) for result in results if result.num_rows]
+    found = [encode_page(narrowed(result)) for result in results if result.num_rows]
     return pa.table({"block": pa.array(found, pa.binary())}, schema=_BLOCK_SCHEMA)
 
 
@@ -183,7 +185,7 @@ class BucketProcessor(StatefulProcessor):
         store = SparkStore(self._handle, self._index, self._pages, has_fired=rows is None)
         result = run_bucket(self._operator, self._bucket_count, store, rows, watermark_us)
         if result.num_rows:
-            yield pd.DataFrame({"block": [encode_page(result)]})
+            yield pd.DataFrame({"block": [encode_page(narrowed(result))]})
 
 
 class SparkStore:
@@ -268,7 +270,7 @@ def _pack_rows(
         [
             pa.array([labels[bucket] for bucket, _ in parts], pa.int32()),
             pa.repeat(pa.scalar(name), len(parts)),
-            pa.array([encode_page(part) for _, part in parts], pa.binary()),
+            pa.array([encode_page(to_page(part, spec.keys)) for _, part in parts], pa.binary()),
         ],
         schema=_PACKED_SCHEMA,
     )
@@ -277,12 +279,14 @@ def _pack_rows(
 def _unpack_inputs(operator: Operator, blocks: Any) -> dict[str, pa.RecordBatch]:
     found: dict[str, list[pa.RecordBatch]] = {}
     for name, block in blocks:
-        found.setdefault(name, []).append(decode_page(bytes(block)))
+        spec = operator.inputs[name]
+        rows = from_page(decode_page(bytes(block)), spec.schema, spec.keys)
+        found.setdefault(name, []).append(rows)
     return operator.no_rows() | {name: concat(batches) for name, batches in found.items()}
 
 
-def _unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _unpack(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for block in batch.column(0):
-            yield decode_page(block.as_py())
+            yield widened(decode_page(block.as_py()), schema)
     freeze_imports("state")
