@@ -14,6 +14,7 @@ import pytest
 
 from millstream.pipelines.running.class_archive import share_classes
 from millstream.pipelines.running.failures import passes
+from millstream.pipelines.running.light_jars import register_ml_functions_when_needed
 from millstream.pipelines.running.spark_home import light_home
 from tests.peers.cache import PeerMissing
 from tests.peers.servers import Server, start_millstream
@@ -67,6 +68,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     with light_home(tmp_path_factory.mktemp("home")):
         session = builder.getOrCreate()
+    register_ml_functions_when_needed(session)
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

@@ -18,8 +18,9 @@ import tempfile
 from pathlib import Path
 
 from millstream.errors import ConfigError
+from millstream.pipelines.running.light_jars import jars_fingerprint
 from millstream.pipelines.running.prerequisites import check_spark, find_java
-from millstream.pipelines.running.spark_home import installation_directory
+from millstream.pipelines.running.spark_home import JARS, installation_directory
 
 TRAINING = "millstream.pipelines.running.class_training"
 PREFIX, SUFFIX = "spark-classes-", ".jsa"
@@ -90,6 +91,5 @@ def _fingerprint() -> str:
     # A JVM also compares the paths of the jars, and when they were written: PySpark may have been
     # installed again.
     installed = Path(pyspark.__file__).parent
-    written = max((it.stat().st_mtime_ns for it in installed.glob("jars/*.jar")), default=0)
-    parts = (pyspark.__version__, installed, written, java, changed)
+    parts = (pyspark.__version__, installed, jars_fingerprint(installed / JARS), java, changed)
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:16]

@@ -10,6 +10,7 @@ rather than on their documented interfaces:
     WORKER_DAEMON         a daemon that has imported what Python workers need (worker_daemon.py)
     local_disk.py         permissions of local files without a process for each
     spark_home.py         PySpark is imported from where it is installed, not from an archive
+    light_jars.py         an extension of MLlib is loaded when `pyspark.ml` is imported
     python_processes.py   Spark's Python processes are forked from one that has all imports
     data_sources.py       Spark need not search for data sources
     warm_up.py            the driver imports, and Python workers start, while it waits for the JVM
@@ -34,6 +35,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from millstream.errors import ConfigError
 from millstream.pipelines.running.class_archive import share_classes
 from millstream.pipelines.running.data_sources import provide_data_sources
+from millstream.pipelines.running.light_jars import register_ml_functions_when_needed
 from millstream.pipelines.running.local_disk import use_local_disk
 from millstream.pipelines.running.python_processes import forked_processes
 from millstream.pipelines.running.settings import shortcuts_in
@@ -193,6 +195,7 @@ def create_session(
         start_python_workers(session)
         use_local_disk(session)
         provide_data_sources(session)
+        register_ml_functions_when_needed(session)
     return session
 
 

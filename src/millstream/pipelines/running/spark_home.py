@@ -5,7 +5,8 @@ Modules in an archive are compiled in every process: PySpark takes 0.7 s of a co
 0.15 s, in each of about ten processes that start one after the other until a few pipelines have
 completed their first batches.
 
-This home consists of links to PySpark's own, without that archive. It is used for our sessions on
+This home consists of links to PySpark's own, without that archive, and with jars of which a session
+loads less (`light_jars`). It is used for our sessions on
 one machine, whose workers run the driver's Python and import its PySpark. It is in the Python
 environment, so that its path does not change: archives of Spark's classes (`class_archive`) are
 valid for one path only.
@@ -19,9 +20,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from millstream.pipelines.running.light_jars import light_jars
+
 HOME = "SPARK_HOME"
 NAME = "spark-home"
-LINKED = ("bin", "jars", "conf")
+BIN, JARS, CONF = "bin", "jars", "conf"
 
 
 @contextlib.contextmanager
@@ -73,10 +76,13 @@ def linked_home(directory: Path) -> Path:
 
     installed, home = Path(pyspark.__file__).parent, (directory / NAME).absolute()
     home.mkdir(parents=True, exist_ok=True)
-    for name in (it for it in LINKED if (installed / it).exists()):
+    targets = {BIN: installed / BIN, JARS: light_jars(installed / JARS, home)}
+    if (installed / CONF).exists():
+        targets[CONF] = installed / CONF
+    for name, target in targets.items():
         link = home / name
-        if not link.exists() or link.resolve() != (installed / name).resolve():
+        if not link.exists() or link.resolve() != target.resolve():
             unfinished = home / f".{name}-{os.getpid()}"
-            unfinished.symlink_to(installed / name)
+            unfinished.symlink_to(target)
             unfinished.rename(link)
     return home
