@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 NEEDED_SOON = (
     "pyspark.testing.utils",
     "millstream.pipelines.running.fan_out",
+    "pyspark.sql.classic.dataframe",
+    "pyspark.sql.pandas.map_ops",
+    "millstream.pipelines.writing.encoding.json",  # with DuckDB
+    "millstream.pipelines.running.graphs",
 )
 
 
