@@ -74,9 +74,11 @@ def _column(page: pa.RecordBatch, field: pa.Field) -> pa.Array:
         return pa.nulls(page.num_rows, field.type)
     stored, column = page.schema.field(place), page.column(place)
     metadata = stored.metadata or {}
-    kind = metadata[_TYPE].decode() if _TYPE in metadata else str(stored.type)
-    if stored.type == field.type and _BASE not in metadata:
+    what = f"type of {field.name}"
+    if _BASE not in metadata:
+        if stored.type != field.type:
+            check_same(what, str(stored.type), str(field.type))
         return column
-    check_same(f"type of {field.name}", kind, str(field.type))
+    check_same(what, metadata[_TYPE].decode(), str(field.type))
     numbers = np.add(column.to_numpy(), int(metadata[_BASE]), dtype=np.int64)
     return pa.array(numbers).view(field.type)
