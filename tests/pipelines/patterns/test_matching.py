@@ -108,6 +108,25 @@ def test_rows_that_are_older_than_the_first_are_kept_as_long() -> None:
         assert fed(broken, OLD_ROW) == found
 
 
+def test_key_is_not_scanned_for_an_attempt_that_is_over() -> None:
+    """When the first attempt would end, the key has another one, which is due later."""
+    trial = Trial(operator_of("a b c"), buckets=1)
+    rows = [
+        row("abc", "x", BEGIN + timedelta(seconds=second), u) | {"_offset": second}
+        for second, u in [(0, 1), (1, 9), (30, 1)]
+    ]
+    batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+    pages = []
+    for batch_rows, mark in [(batch, 0), (batch[:0], 35), (batch[:0], 45), (batch[:0], 75)]:
+        mark_us = round((BEGIN + timedelta(seconds=mark)).timestamp() * 1e6)
+        trial.feed({"events": batch_rows}, mark_us)
+        state = BucketState(trial.operator, 1, trial.buckets[0])
+        pages.append(sorted(state["open"].pages))
+    waiting, opened, due, over = pages
+    assert waiting == over == []
+    assert due == opened != []
+
+
 @pytest.mark.parametrize(
     ("skip", "mode", "variable"),
     [
