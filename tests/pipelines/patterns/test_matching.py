@@ -113,18 +113,19 @@ def test_key_is_not_scanned_for_an_attempt_that_is_over() -> None:
     trial = Trial(operator_of("a b c"), buckets=1)
     rows = [
         row("abc", "x", BEGIN + timedelta(seconds=second), u) | {"_offset": second}
-        for second, u in [(0, 1), (1, 9), (30, 1)]
+        for second, u in [(1, 1), (2, 9), (30, 1)]
     ]
     batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
     pages = []
-    for batch_rows, mark in [(batch, 0), (batch[:0], 35), (batch[:0], 45), (batch[:0], 75)]:
+    none = batch[:0]
+    for new, mark in [(batch[:1], 0), (none, 1), (batch[1:], 1), (none, 35), (none, 45)]:
         mark_us = round((BEGIN + timedelta(seconds=mark)).timestamp() * 1e6)
-        trial.feed({"events": batch_rows}, mark_us)
+        trial.feed({"events": new}, mark_us)
         state = BucketState(trial.operator, 1, trial.buckets[0])
-        pages.append(sorted(state["open"].pages))
-    waiting, opened, due, over = pages
-    assert waiting == over == []
-    assert due == opened != []
+        pages.append((state["due"].row_count, list(state["open"].pages)))
+    assert [due for due, _ in pages] == [0, 1, 1, 2, 1]
+    *_, (_, first), (_, second), (_, kept) = pages
+    assert first != second == kept
 
 
 @pytest.mark.parametrize(
