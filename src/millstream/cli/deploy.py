@@ -15,7 +15,7 @@ from millstream.admin.moments import parse_moment_ms
 from millstream.cli.failures import usage_error
 from millstream.cli.options import ClientConfig, Home
 from millstream.cli.output import console, note
-from millstream.cli.run import Checkpoint, PublishStatus, StatusLines, Trigger, shorten
+from millstream.cli.run import Checkpoint, PublishStatus, StatusLines, Trigger, note_start
 from millstream.cli.versions import Broker, Store, explaining_unreachable, with_shared_broker
 from millstream.pipelines.pipeline import Pipeline
 from millstream.pipelines.running.settings import Settings, load_settings
@@ -145,7 +145,6 @@ def deploy_shown(
     *,
     once: bool,
 ) -> None:
-    from millstream.pipelines.running.runner import LOG_NAME
     from millstream.pipelines.running.runner import run as run_pipelines
     from millstream.pipelines.running.topics import check_topics
     from millstream.pipelines.versions.carrying import carry_state
@@ -158,7 +157,7 @@ def deploy_shown(
         print_deployed(pipeline, document)
         with open_catalog(effective.store_url) as catalog:
             carry_state(catalog, effective, document, pipeline.version, show=note)
-        note(f"starting Spark, which writes its log to {shorten(settings.home / LOG_NAME)}")
+        note_start(settings)
 
     with CatchingUp(pipeline) as shown:
         run_pipelines([pipeline], settings, once=once, announce=announce, show=shown.show)

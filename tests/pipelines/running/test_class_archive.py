@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.running.class_archive import archive_path, prepare, share_classes
+from millstream.pipelines.running.class_archive import (
+    archive_path,
+    prepare,
+    share_classes,
+    would_help,
+)
 
 pytest.importorskip("pyspark")
 
@@ -41,6 +46,15 @@ def test_nothing_is_shared_before_the_archive_is_written(environment: Path) -> N
     assert share_classes() == f"-XX:SharedArchiveFile={archive}"
     assert share_classes("-Xmx1g") == f"-Xmx1g -XX:SharedArchiveFile={archive}"
     assert share_classes("-XX:ArchiveClassesAtExit=other") == "-XX:ArchiveClassesAtExit=other"
+
+
+def test_archive_would_help_sessions_that_use_it_while_there_is_none(environment: Path) -> None:
+    assert would_help("local[2]", shortcuts=True)
+    assert not would_help("local[2]", shortcuts=False)
+    assert not would_help("spark://host:7077", shortcuts=True)
+    archive_path().parent.mkdir(parents=True)
+    archive_path().write_bytes(b"")
+    assert not would_help("local[2]", shortcuts=True)
 
 
 def test_another_java_needs_another_archive(

@@ -34,6 +34,11 @@ def share_classes(options: str = "") -> str:
     return f"{options} -XX:SharedArchiveFile={archive}".strip()
 
 
+def would_help(master: str, *, shortcuts: bool) -> bool:
+    """Whether such a session would use an archive, but there is none."""
+    return shortcuts and master.startswith("local") and not archive_path().exists()
+
+
 def archive_path() -> Path:
     """The path of the archive for this Java and this Spark."""
     return installation_directory() / f"{PREFIX}{_fingerprint()}{SUFFIX}"
