@@ -159,7 +159,7 @@ def test_program_runs_where_it_was_started_if_the_server_is_another_python_or_go
 ) -> None:
     daemon = start("-m", MODULE, "pyspark.worker", **variables)
     assert port_of(daemon) > 0
-    assert server.remaining() == []
+    assert server.forked() == []
 
 
 def test_programs_that_are_not_sparks_run_where_they_were_started(start: Start) -> None:

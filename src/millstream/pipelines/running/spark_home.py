@@ -6,10 +6,9 @@ Modules in an archive are compiled in every process: PySpark takes 0.7 s of a co
 completed their first batches.
 
 This home consists of links to PySpark's own, without that archive, and with jars of which a session
-loads less (`light_jars`). It is used for our sessions on
-one machine, whose workers run the driver's Python and import its PySpark. It is in the Python
-environment, so that its path does not change: archives of Spark's classes (`class_archive`) are
-valid for one path only.
+loads less (`light_jars`). It is used for our sessions on one machine, whose workers run the
+driver's Python and import its PySpark. It is in the Python environment, so that its path does not
+change: archives of Spark's classes (`class_archive`) are valid for one path only.
 """
 
 from __future__ import annotations
