@@ -83,3 +83,4 @@ cdef class LogCore:
     cdef public object versions     # a VersionTable, or None
 
     cdef int note_position(self, SegmentCore segment, int64_t offset, int64_t position) except -1
+    cdef int append_index_entry(self, SegmentCore segment, int64_t last_offset) except -1

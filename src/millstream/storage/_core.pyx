@@ -13,7 +13,7 @@ are C fields of two base classes, `LogCore` and `SegmentCore`, and the steps are
     note_flushed      move the durable ends
 
 `append_small` handles the common case only: one sound, uncompressed batch outside of transactions,
-whose versions fit, into a segment that has room and needs no index entry. It does nothing in all
+whose versions fit, into a segment that has room. It does nothing in all
 other cases, and the general path in `log.py` takes over and explains what is wrong. It is permitted
 by `accept_small_appends`, which the general path calls after each append, with the settings as they
 are then; whatever changes the segments or the settings revokes that.
@@ -235,7 +235,6 @@ cdef class LogCore:
         header = None
         if (segment is None or leader_epoch != self._epoch or self.is_truncating or self.is_deleted
                 or segment.index is None or segment.handle.fd < 0
-                or segment._bytes_since_index > self._index_interval_bytes
                 or self.directory.failure is not None):
             return -1
         PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
@@ -286,11 +285,21 @@ cdef class LogCore:
         if batch.max_timestamp > segment._max_timestamp:
             segment._max_timestamp = batch.max_timestamp
             segment.max_timestamp_offset = last_offset
+        if segment._bytes_since_index > self._index_interval_bytes:
+            self.append_index_entry(segment, last_offset)
         segment._bytes_since_index += size
         segment.size += size
         if header is not None:
             self.producers.record(header, first_offset)
         return first_offset
+
+    cdef int append_index_entry(self, SegmentCore segment, int64_t last_offset) except -1:
+        """For the batch that was written where the segment's counted bytes end."""
+        segment.append_index_entry(last_offset)
+        segment._bytes_since_index = 0
+        if not segment.has_index_room(self.config):
+            self._open = None
+        return 0
 
 
 # Flushing

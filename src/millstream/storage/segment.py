@@ -181,12 +181,13 @@ class Segment(SegmentCore):
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
         if self._bytes_since_index > index_interval_bytes:
-            self._append_index_entry(last_offset)
+            self.append_index_entry(last_offset)
             self._bytes_since_index = 0
         self._bytes_since_index += size
         self.size += size
 
-    def _append_index_entry(self, last_offset: int) -> None:
+    def append_index_entry(self, last_offset: int) -> None:
+        """For the batch written at the end of the file, before it is counted."""
         assert self.index is not None
         self.index.append(last_offset - self.base_offset, self.size)
         self.append_time_entry()
