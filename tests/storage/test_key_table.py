@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Mapping
+from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -198,6 +201,51 @@ def test_every_key_is_found_in_a_table_of_many() -> None:
         table.offer(*numbered(start, start + 5_000))
     table.verify()
     assert all(table.table.get(key) == (0, -1) for key in numbered(100_000, 200_000))
+
+
+def random_entries(count: int, first_offset: int, seed: int) -> bytes:
+    draw = random.Random(seed)
+    return b"".join(
+        struct.pack(">QQqqQ", draw.getrandbits(64), draw.getrandbits(64), 1, first_offset + i, 0)
+        for i in range(count)
+    )
+
+
+def test_large_table_has_every_entry_while_its_parts_move_to_larger_regions() -> None:
+    """Its parts reach each size one by one, so that regions of two sizes are in use at once."""
+    table = Table()
+    content = b""
+    for turn in range(12):
+        content += random_entries(40_000, turn * 40_000, turn)
+        table.table.load(content[-40_000 * ENTRY_BYTES :])
+        table.end_offset = (turn + 1) * 40_000
+        table.offer(*numbered(turn * 100, turn * 100 + 100))
+        assert table.table.encode(0, 1, 0) == b""
+        found = decoded(table.table.encode(0, table.table.end_number, 0))
+        assert found.items() >= decoded(content).items()
+        assert len(found) == table.table.count == len(content) // ENTRY_BYTES + (turn + 1) * 100
+        assert all(table.table.get(key)[0] == 1 for key in table.expected)
+
+
+def test_large_table_keeps_its_size_while_the_start_of_the_log_moves() -> None:
+    table = Table()
+    for turn in range(40):
+        table.table.load(random_entries(30_000, table.end_offset, turn))
+        table.end_offset += 30_000
+        table.start_offset = max(0, table.end_offset - 120_000)
+        table.offer(*numbered(turn * 10, turn * 10 + 10))  # the table learns where the log starts
+    assert len(table.entries()) == 120_010
+    assert table.table.end_number < 400_000
+
+
+def test_memory_of_large_tables_is_freed_with_them() -> None:
+    content = random_entries(300_000, 0, 1)
+    process = psutil.Process()
+    sizes = []
+    for _ in range(6):
+        VersionTable(SECRET).load(content)
+        sizes.append(process.memory_info().rss)
+    assert max(sizes[1:]) - sizes[0] < len(content), sizes
 
 
 steps = st.lists(

@@ -40,6 +40,7 @@ include "../records/_read.pxi"
 include "../records/_check.pxi"
 include "../records/_hash.pxi"
 include "_conditions.pxi"
+include "_large_memory.pxi"
 include "_key_table.pxi"
 include "_versions.pxi"
 

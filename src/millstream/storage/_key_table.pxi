@@ -5,14 +5,20 @@
 # translations of its addresses. So entries stand in the order of their arrival: new ones are written
 # one after the other. The index, which leads from a hash to the number of an entry, has hash bits of
 # its own, so that a key that is new needs one look at the index and none at the entries of others.
+# Both are in huge pages (_large_memory.pxi) once they are large.
 
 cdef enum:
     SHARDS = 256                # the index grows shard by shard, so that no append waits for long
     FIRST_SLOTS = 8             # of a shard; a power of two
     CHUNK_BITS = 10
-    CHUNK_ENTRIES = 1 << CHUNK_BITS     # of memory that is allocated at once
+    CHUNK_ENTRIES = 1 << CHUNK_BITS     # of memory that is allocated at once, at first
+    SMALL_CHUNKS = 32           # then blocks of them are
+    BLOCK_CHUNKS = 256          # together 5 huge pages
+    REGION_BITS = 10            # of the slots of a shard, from which on it is in a region
+    REGIONS = 32
     MAX_KEYS = 1 << 26
     ENTRY_SIZE = 40             # of an encoded entry
+    LINE = 64                   # of the processor's caches
     KEPT_ROOM = 4096            # room for the records of larger batches is freed after the append
 
 
@@ -46,6 +52,11 @@ cdef struct Shard:
     int64_t start_offset        # of the log when it last grew
 
 
+cdef struct Region:             # where the shards with one number of slots are, each in its place
+    Slot* slots
+    uint32_t shard_count        # of those that are there
+
+
 cdef inline bint same(const Hash* left, const Hash* right) noexcept nogil:
     return left.low == right.low and left.high == right.high
 
@@ -54,6 +65,7 @@ cdef class KeyTable:
     """Entries by 128 bits of a keyed hash of the key. Changes can be undone until `forget_changes`."""
 
     cdef Shard shards[SHARDS]
+    cdef Region regions[REGIONS]        # by the logarithm of the number of slots
     cdef KeyVersion** chunks    # the entries; they never move
     cdef uint32_t chunk_count
     cdef uint32_t chunk_room
@@ -63,6 +75,7 @@ cdef class KeyTable:
     cdef KeyVersion* changes    # entries as they were before, in the order of changes
     cdef Py_ssize_t change_count
     cdef Py_ssize_t change_room
+    cdef int64_t growth_count   # how often the index grew
     cdef int64_t start_offset   # of the log when it was last appended to
     cdef readonly int64_t count
     cdef readonly bytes secret
@@ -79,9 +92,12 @@ cdef class KeyTable:
         cdef int shard
         cdef uint32_t chunk
         for shard in range(SHARDS):
-            free(self.shards[shard].slots)
+            self.free_slots(&self.shards[shard])
         for chunk in range(self.chunk_count):
-            free(self.chunks[chunk])
+            if chunk < SMALL_CHUNKS:
+                free(self.chunks[chunk])
+            elif (chunk - SMALL_CHUNKS) % BLOCK_CHUNKS == 0:
+                unmap_large(self.chunks[chunk], BLOCK_CHUNKS * CHUNK_ENTRIES * sizeof(KeyVersion))
         free(self.chunks)
         free(self.changes)
 
@@ -99,7 +115,7 @@ cdef class KeyTable:
     cdef inline KeyVersion* entry(self, uint32_t number) noexcept nogil:
         return &self.chunks[number >> CHUNK_BITS][number & (CHUNK_ENTRIES - 1)]
 
-    cdef uint32_t take_number(self) except 0:
+    cdef inline uint32_t take_number(self) except 0:
         """The number of a free entry."""
         cdef uint32_t number = self.free_number
         if number:
@@ -113,6 +129,7 @@ cdef class KeyTable:
 
     cdef int add_chunk(self) except -1:
         cdef KeyVersion** larger
+        cdef KeyVersion* chunk
         cdef uint32_t room = self.chunk_room * 2 + 1
         if self.chunk_count == self.chunk_room:
             larger = <KeyVersion**>realloc(self.chunks, room * sizeof(KeyVersion*))
@@ -120,9 +137,15 @@ cdef class KeyTable:
                 raise MemoryError
             self.chunks = larger
             self.chunk_room = room
-        self.chunks[self.chunk_count] = <KeyVersion*>malloc(CHUNK_ENTRIES * sizeof(KeyVersion))
-        if self.chunks[self.chunk_count] == NULL:
+        if self.chunk_count < SMALL_CHUNKS:
+            chunk = <KeyVersion*>malloc(CHUNK_ENTRIES * sizeof(KeyVersion))
+        elif (self.chunk_count - SMALL_CHUNKS) % BLOCK_CHUNKS == 0:
+            chunk = <KeyVersion*>map_large(BLOCK_CHUNKS * CHUNK_ENTRIES * sizeof(KeyVersion))
+        else:
+            chunk = self.chunks[self.chunk_count - 1] + CHUNK_ENTRIES
+        if chunk == NULL:
             raise MemoryError
+        self.chunks[self.chunk_count] = chunk
         self.chunk_count += 1
         return 0
 
@@ -140,87 +163,150 @@ cdef class KeyTable:
         if shard.slots != NULL:
             prefetch(&shard.slots[<uint32_t>hash.low & (shard.slot_count - 1)])
 
-    cdef inline void fetch_entry(self, const Hash* hash) noexcept nogil:
-        """Begin to fetch what is probably the key's entry, once its slot is there."""
-        cdef Shard* shard = &self.shards[hash.high >> 56]
-        cdef uint32_t at = <uint32_t>hash.low & (shard.slot_count - 1)
-        cdef Slot slot
-        if shard.slots == NULL:
+    cdef inline void fetch_new(self, int32_t count) noexcept nogil:
+        """Begin to fetch the lines of the next entries, if they follow each other."""
+        cdef const char* at
+        cdef const char* end
+        if self.free_number or self.end_number >> CHUNK_BITS == self.chunk_count:
             return
-        slot = shard.slots[at]
-        while slot.number and slot.hash != <uint32_t>hash.low:
-            at = (at + 1) & (shard.slot_count - 1)
-            slot = shard.slots[at]
-        if slot.number:
-            prefetch(self.entry(slot.number))
+        at = <const char*>self.entry(self.end_number)
+        count = min(count, <int32_t>(CHUNK_ENTRIES - (self.end_number & (CHUNK_ENTRIES - 1))))
+        end = at + count * sizeof(KeyVersion)
+        while at < end:
+            prefetch(at)
+            at += LINE
 
-    cdef Slot* find(self, const Hash* hash) noexcept nogil:
-        """The key's slot, or the empty one that ends the search; NULL if the shard has none."""
+    cdef inline Slot* approach(self, const Hash* hash) noexcept nogil:
+        """The first slot that may be the key's: it has the same bits of the hash, or is the empty
+        one that ends the search. NULL if the shard has none. For `find`, until the index grows."""
         cdef Shard* shard = &self.shards[hash.high >> 56]
         cdef uint32_t at = <uint32_t>hash.low & (shard.slot_count - 1)
-        cdef Slot* slot
         if shard.slots == NULL:
             return NULL
-        while True:
-            slot = &shard.slots[at]
-            if slot.number == 0 or (slot.hash == <uint32_t>hash.low
-                                    and same(&self.entry(slot.number).hash, hash)):
-                return slot
+        while shard.slots[at].number and shard.slots[at].hash != <uint32_t>hash.low:
             at = (at + 1) & (shard.slot_count - 1)
+        return &shard.slots[at]
 
-    cdef KeyVersion* look_up(self, const Hash* hash) noexcept nogil:
+    cdef inline Slot* find(self, const Hash* hash, Slot* slot) noexcept nogil:
+        """The key's slot, or the empty one that ends the search, from where `approach` has come;
+        NULL if the shard has none."""
+        cdef Shard* shard = &self.shards[hash.high >> 56]
+        if slot == NULL:
+            return NULL
+        while slot.number and not (slot.hash == <uint32_t>hash.low
+                                   and same(&self.entry(slot.number).hash, hash)):
+            slot += 1
+            if slot == shard.slots + shard.slot_count:
+                slot = shard.slots
+        return slot
+
+    cdef inline KeyVersion* entry_in(self, const Slot* slot) noexcept nogil:
+        """The entry of a slot that `find` has returned; NULL if there is none."""
+        return self.entry(slot.number) if slot != NULL and slot.number else NULL
+
+    cdef inline KeyVersion* look_up(self, const Hash* hash) noexcept nogil:
         """The key's entry; NULL if there is none."""
-        cdef Slot* slot = self.find(hash)
-        return NULL if slot == NULL or slot.number == 0 else self.entry(slot.number)
+        return self.entry_in(self.find(hash, self.approach(hash)))
 
-    cdef KeyVersion* insert(self, const Hash* hash) except? NULL:
-        """A new entry; the caller sets its offset. NULL if the table is full."""
+    cdef inline KeyVersion* insert(self, const Hash* hash, Slot* slot) except? NULL:
+        """A new entry; the caller sets its offset. NULL if the table is full. `slot` is what `find`
+        has returned."""
         cdef Shard* shard = &self.shards[hash.high >> 56]
         cdef KeyVersion* entry
-        cdef Slot slot
+        cdef uint32_t number
         if self.count >= MAX_KEYS:
             return NULL
         if (<uint64_t>shard.count + 1) * 5 > <uint64_t>shard.slot_count * 4:
             self.grow(shard)
-        slot.number = self.take_number()
+            slot = self.find(hash, self.approach(hash))
+        number = self.take_number()
+        slot.number = number
         slot.hash = <uint32_t>hash.low
-        put(shard, slot)
         shard.count += 1
         self.count += 1
-        entry = self.entry(slot.number)
+        entry = self.entry(number)
         entry.hash = hash[0]
         return entry
 
     cdef int grow(self, Shard* shard) except -1:
         """Make room for another entry; drop those before the log's start."""
-        cdef bint drops = shard.start_offset != self.start_offset
         cdef Shard larger
-        cdef Slot slot
-        cdef uint32_t i
+        self.growth_count += 1
         larger.start_offset = self.start_offset
-        larger.count = shard.count
-        if drops:  # otherwise the entries, which are far apart, need not be read
-            larger.count = 0
-            for i in range(shard.slot_count):
-                slot = shard.slots[i]
-                if slot.number and not self.is_gone(slot.number):
-                    larger.count += 1
+        larger.count = self.count_after_drop(shard)
         larger.slot_count = shard.slot_count if shard.slot_count else FIRST_SLOTS
         while <uint64_t>larger.count * 5 > <uint64_t>larger.slot_count * 2:
             larger.slot_count *= 2
-        larger.slots = <Slot*>calloc(larger.slot_count, sizeof(Slot))
-        if larger.slots == NULL:
-            raise MemoryError
+        if larger.slot_count == shard.slot_count:
+            larger.slots = <Slot*>calloc(larger.slot_count, sizeof(Slot))
+            if larger.slots == NULL:
+                raise MemoryError
+            self.move_slots(shard, &larger)
+            memcpy(shard.slots, larger.slots, larger.slot_count * sizeof(Slot))
+            free(larger.slots)
+            larger.slots = shard.slots
+        else:
+            larger.slots = self.take_slots(shard, larger.slot_count)
+            self.move_slots(shard, &larger)
+            self.free_slots(shard)
+        self.count -= shard.count - larger.count
+        shard[0] = larger
+        return 0
+
+    cdef uint32_t count_after_drop(self, const Shard* shard) noexcept nogil:
+        cdef uint32_t count = 0
+        cdef uint32_t i
+        if shard.start_offset == self.start_offset:
+            return shard.count  # the entries, which are far apart, need not be read
+        for i in range(shard.slot_count):
+            if shard.slots[i].number and not self.is_gone(shard.slots[i].number):
+                count += 1
+        return count
+
+    cdef void move_slots(self, const Shard* shard, Shard* larger) noexcept nogil:
+        cdef bint drops = larger.count != shard.count
+        cdef Slot slot
+        cdef uint32_t i
         for i in range(shard.slot_count):
             slot = shard.slots[i]
             if drops and slot.number and self.is_gone(slot.number):
                 self.free_entry(slot.number)
             elif slot.number:
-                put(&larger, slot)
-        self.count -= shard.count - larger.count
-        free(shard.slots)
-        shard[0] = larger
-        return 0
+                put(larger, slot)
+
+    cdef Slot* take_slots(self, const Shard* shard, uint32_t slot_count) except NULL:
+        """Empty slots for a shard."""
+        cdef Region* region
+        cdef Slot* slots
+        if slot_count < 1 << REGION_BITS:
+            slots = <Slot*>calloc(slot_count, sizeof(Slot))
+            if slots == NULL:
+                raise MemoryError
+            return slots
+        region = self.region_of(slot_count)
+        if region.slots == NULL:
+            region.slots = <Slot*>map_large(SHARDS * <size_t>slot_count * sizeof(Slot))
+            if region.slots == NULL:
+                raise MemoryError
+        region.shard_count += 1
+        return region.slots + <size_t>(shard - self.shards) * slot_count
+
+    cdef void free_slots(self, const Shard* shard) noexcept nogil:
+        cdef Region* region
+        if shard.slot_count < 1 << REGION_BITS:
+            free(shard.slots)
+            return
+        region = self.region_of(shard.slot_count)
+        region.shard_count -= 1
+        if region.shard_count == 0:
+            unmap_large(region.slots, SHARDS * <size_t>shard.slot_count * sizeof(Slot))
+            region.slots = NULL
+
+    cdef Region* region_of(self, uint32_t slot_count) noexcept nogil:
+        cdef int bits = 0
+        while <uint32_t>1 << bits < slot_count:
+            bits += 1
+        return &self.regions[bits]
 
     cdef inline bint is_gone(self, uint32_t number) noexcept nogil:
         """Whether an entry's record is before the log's start."""
@@ -231,7 +317,7 @@ cdef class KeyTable:
         cdef Shard* shard = &self.shards[hash.high >> 56]
         cdef uint32_t mask = shard.slot_count - 1
         cdef uint32_t hole, at, home
-        cdef Slot* found = self.find(hash)
+        cdef Slot* found = self.find(hash, self.approach(hash))
         if found == NULL or found.number == 0:
             return
         self.free_entry(found.number)
@@ -247,7 +333,7 @@ cdef class KeyTable:
         shard.count -= 1
         self.count -= 1
 
-    cdef int note_change(self, const KeyVersion* before) except -1:
+    cdef inline int note_change(self, const KeyVersion* before) except -1:
         cdef KeyVersion* larger
         if self.change_count == self.change_room:
             larger = <KeyVersion*>realloc(
@@ -260,10 +346,11 @@ cdef class KeyTable:
         self.change_count += 1
         return 0
 
-    cdef int set(self, KeyVersion* entry, const Hash* hash, int64_t version, int64_t offset,
-                 uint64_t event, bint undoable) except -1:
-        """Enter a key's record, unless a later one is entered; `entry` is what `look_up` has found.
+    cdef inline int set(self, Slot* slot, const Hash* hash, int64_t version, int64_t offset,
+                        uint64_t event, bint undoable) except -1:
+        """Enter a key's record, unless a later one is entered; `slot` is what `find` has returned.
         1 if the table is full."""
+        cdef KeyVersion* entry = self.entry_in(slot)
         cdef KeyVersion none
         if entry != NULL and offset + 1 < entry.offset_plus_one:
             return 0
@@ -273,7 +360,7 @@ cdef class KeyTable:
                 none.version = none.offset_plus_one = 0
                 none.event = 0
                 self.note_change(&none)
-            entry = self.insert(hash)
+            entry = self.insert(hash, slot)
             if entry == NULL:
                 return 1
         elif undoable:
@@ -281,6 +368,14 @@ cdef class KeyTable:
         entry.version = version
         entry.offset_plus_one = offset + 1
         entry.event = event
+        return 0
+
+    cdef int load_entry(self, const Hash* hash, int64_t version, int64_t offset,
+                        uint64_t event) except -1:
+        """Enter a record of the log; it cannot be undone."""
+        cdef Slot* slot = self.find(hash, self.approach(hash))
+        if self.set(slot, hash, version, offset, event, False):
+            raise MemoryError("too many keys have a version")
         return 0
 
     # Undoing
@@ -341,15 +436,14 @@ cdef class KeyTable:
             for i in range(view.len // ENTRY_SIZE):
                 hash.low = <uint64_t>load_int64(at)
                 hash.high = <uint64_t>load_int64(at + 8)
-                if self.set(self.look_up(&hash), &hash, load_int64(at + 16), load_int64(at + 24),
-                            <uint64_t>load_int64(at + 32), False):
-                    raise MemoryError("too many keys have a version")
+                self.load_entry(&hash, load_int64(at + 16), load_int64(at + 24),
+                                <uint64_t>load_int64(at + 32))
                 at += ENTRY_SIZE
         finally:
             PyBuffer_Release(&view)
 
 
-cdef void put(Shard* shard, Slot slot) noexcept nogil:
+cdef inline void put(Shard* shard, Slot slot) noexcept nogil:
     """Write a slot where `find` will come to it."""
     cdef uint32_t at = slot.hash & (shard.slot_count - 1)
     while shard.slots[at].number != 0:

@@ -5,6 +5,7 @@ cdef struct Offered:            # a record that is to be appended
     Hash hash
     int64_t version
     uint64_t event
+    Slot* slot                  # where the table is searched for the key, until its index grows
     int reason                  # why it is refused whatever the table contains, or 0
 
 
@@ -89,7 +90,9 @@ cdef class VersionTable(KeyTable):
         """As `check`, without the rolling back."""
         cdef Offered* offered
         cdef KeyVersion* entry
-        cdef int64_t version, offset
+        cdef Slot* slot
+        cdef int64_t version, offset, growth_count = self.growth_count
+        cdef bint is_held = producer_id >= 0 or len(self._held) > 0
         cdef int32_t index
         cdef int reason
         cdef Status status
@@ -103,24 +106,28 @@ cdef class VersionTable(KeyTable):
             version = 0
             offset = -1
             if reason == 0:
-                entry = self.look_up(&offered.hash)
+                slot = offered.slot
+                if self.growth_count != growth_count:
+                    slot = self.approach(&offered.hash)
+                slot = self.find(&offered.hash, slot)
+                entry = self.entry_in(slot)
                 if entry != NULL and entry.offset_plus_one > start_offset:
                     version = entry.version
                     offset = entry.offset_plus_one - 1
-                if producer_id >= 0 or self._held:
+                if is_held:
                     reason = self.enter_held(offered, base_offset + index, producer_id,
                                              &version, &offset)
                 elif offered.version != version + 1:
                     reason = REFUSED_CONFLICT
                 if reason == 0 and producer_id < 0 and self.set(
-                        entry, &offered.hash, offered.version, base_offset + index,
+                        slot, &offered.hash, offered.version, base_offset + index,
                         offered.event, True):
                     reason = REFUSED_FULL
             if reason:
                 return reason, index, offered.version, version, offset
         return None
 
-    cdef int reserve_offered(self, const Batch* batch) except -1:
+    cdef inline int reserve_offered(self, const Batch* batch) except -1:
         cdef Offered* larger
         if batch.record_count <= self.offered_room or check_count(batch) != DONE:
             return 0
@@ -131,7 +138,7 @@ cdef class VersionTable(KeyTable):
         self.offered_room = batch.record_count
         return 0
 
-    cdef Status read(self, const Batch* batch) noexcept nogil:
+    cdef inline Status read(self, const Batch* batch) noexcept nogil:
         """The keys and versions of a batch; what the table has of them is being fetched then."""
         cdef const uint8_t* at = batch.records
         cdef Record record
@@ -142,12 +149,11 @@ cdef class VersionTable(KeyTable):
         if status != DONE:
             return status
         for index in range(batch.record_count):
-            status = read_record(&at, batch, &record)
+            status = read_conditional(&at, batch, &record, &condition)
             if status != DONE:
                 return status
             if record.offset_delta != index:
                 return BAD_OFFSET
-            read_condition(&record, &condition)
             offered = &self.offered[index]
             offered.version = condition.version
             offered.reason = 0
@@ -165,16 +171,21 @@ cdef class VersionTable(KeyTable):
         self.fetch(batch.record_count)
         return DONE
 
-    cdef void fetch(self, int32_t count) noexcept nogil:
-        """Fetch what the table has of the offered keys, in loops that do nothing else: so the fetches
+    cdef inline void fetch(self, int32_t count) noexcept nogil:
+        """Fetch what the table has of the offered keys, in loops that do little else: so the fetches
         overlap, of addresses too."""
+        cdef Offered* offered
         cdef int32_t index
+        self.fetch_new(count)
         for index in range(count):
             if self.offered[index].reason == 0:
                 self.fetch_slot(&self.offered[index].hash)
         for index in range(count):
-            if self.offered[index].reason == 0:
-                self.fetch_entry(&self.offered[index].hash)
+            offered = &self.offered[index]
+            if offered.reason == 0:
+                offered.slot = self.approach(&offered.hash)
+                if offered.slot != NULL and offered.slot.number:  # probably the key's
+                    prefetch(self.entry(offered.slot.number))
 
     cdef int enter_held(self, const Offered* offered, int64_t record_offset, int64_t producer_id,
                         int64_t* version, int64_t* offset) except -1:
@@ -206,14 +217,14 @@ cdef class VersionTable(KeyTable):
         self._held[key] = (producer_id, version, offset, event)
         return 0
 
-    cdef uint64_t hash_event(self, const Condition* condition) noexcept nogil:
+    cdef inline uint64_t hash_event(self, const Condition* condition) noexcept nogil:
         cdef uint64_t event
         if condition.event_length <= 0:
             return 0
         event = sip_hash(condition.event, condition.event_length, self.secret_words).low
         return event if event else 1
 
-    def keep(self):
+    cpdef keep(self):
         """The batch was appended."""
         self.forget_changes()
         if self.offered_room > KEPT_ROOM:
@@ -223,7 +234,7 @@ cdef class VersionTable(KeyTable):
         if self._held_changes:
             self._held_changes.clear()
 
-    def roll_back(self):
+    cpdef roll_back(self):
         """The batch was not appended."""
         self.undo_changes()
         for producer_id, key, held in reversed(self._held_changes):
@@ -264,9 +275,9 @@ cdef class VersionTable(KeyTable):
         for turn in range(2):  # the first finds the base offset, the second checks each record
             at = batch.records
             for index in range(batch.record_count):
-                if read_record(&at, batch, &record) != DONE or record.key_length < 0:
+                if (read_conditional(&at, batch, &record, &condition) != DONE
+                        or record.key_length < 0):
                     return -1
-                read_condition(&record, &condition)
                 hash = sip_hash(record.key, record.key_length, self.secret_words)
                 entry = self.look_up(&hash)
                 if (entry == NULL or entry.offset_plus_one <= start_offset
@@ -299,8 +310,7 @@ cdef class VersionTable(KeyTable):
             _, version, offset, event = self._held.pop(key)
             if committed:
                 memcpy(&hash, PyBytes_AS_STRING(key), sizeof(Hash))
-                if self.set(self.look_up(&hash), &hash, version, offset, event, False):
-                    raise MemoryError("too many keys have a version")
+                self.load_entry(&hash, version, offset, event)
 
     # Replaying the log
 
@@ -352,29 +362,24 @@ cdef class VersionTable(KeyTable):
         cdef Record record
         cdef Condition condition
         cdef Hash hash
-        cdef KeyVersion* entry
         cdef int64_t offset, version
         cdef uint64_t event
         cdef int32_t index
         cdef Status status
         for index in range(batch.record_count):
-            status = read_record(&at, batch, &record)
+            status = read_conditional(&at, batch, &record, &condition)
             if status != DONE:
                 return status
             offset = batch.base_offset + record.offset_delta
             if record.key_length < 0 or offset < from_offset:
                 continue
-            read_condition(&record, &condition)
             hash = sip_hash(record.key, record.key_length, self.secret_words)
             version = condition.version if condition.version > 0 else 0
             event = self.hash_event(&condition)
             if producer_id >= 0:
                 self.hold(hash_bytes(hash), producer_id, version, offset, event)
-            else:
-                entry = self.look_up(&hash)
-                if ((version or entry != NULL)
-                        and self.set(entry, &hash, version, offset, event, False)):
-                    raise MemoryError("too many keys have a version")
+            elif version or self.look_up(&hash) != NULL:
+                self.load_entry(&hash, version, offset, event)
         return DONE
 
     # Snapshots
