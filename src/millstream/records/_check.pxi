@@ -6,9 +6,12 @@ cdef struct Problem:
 
 
 cdef Status check(const Batch* batch, int64_t earliest, int64_t latest, bint keys_required,
-                  int64_t* max_timestamp, Problem* problems, int* problem_count) noexcept nogil:
+                  int64_t* max_timestamp, Problem* problems, int* problem_count,
+                  Record* records) noexcept nogil:
+    """`records` receives them, unless it is NULL."""
     cdef const uint8_t* at = batch.records
-    cdef Record record
+    cdef Record own
+    cdef Record* record = &own
     cdef int32_t index
     cdef int kind
     cdef Status status = check_count(batch)
@@ -17,7 +20,9 @@ cdef Status check(const Batch* batch, int64_t earliest, int64_t latest, bint key
     if status != DONE:
         return status
     for index in range(batch.record_count):
-        status = read_record(&at, batch, &record)
+        if records != NULL:
+            record = &records[index]
+        status = read_record(&at, batch, record)
         if status != DONE:
             return status
         if record.offset_delta != index:
@@ -37,20 +42,12 @@ cdef Status check(const Batch* batch, int64_t earliest, int64_t latest, bint key
     return DONE if at == batch.end else BAD_TAIL
 
 
-cdef bint check_small(const uint8_t* at, Py_ssize_t size, int64_t now_ms, int64_t before_max_ms,
-                      int64_t after_max_ms, bint keys_required, Batch* batch) noexcept nogil:
-    """Whether the bytes are one sound, uncompressed batch of at most SMALL_BATCH bytes: its header,
-    CRC, count and every record, with timestamps close enough to `now_ms`."""
-    cdef Problem problems[MAX_PROBLEMS]
-    cdef int problem_count
-    cdef int64_t max_timestamp, earliest, latest
-    if (now_ms < 0 or before_max_ms < 0 or after_max_ms < 0
-            or size < HEADER_SIZE or size > SMALL_BATCH or at[16] != MAGIC_V2
+cdef bint open_small(const uint8_t* at, Py_ssize_t size, Batch* batch) noexcept nogil:
+    """Whether the bytes may be one uncompressed batch of at most SMALL_BATCH bytes."""
+    if (size < HEADER_SIZE or size > SMALL_BATCH or at[16] != MAGIC_V2
             or load_int64(at) != 0 or <int64_t>load_int32(at + 8) + 12 != size
             or at[22] & (COMPRESSION_MASK | LOG_APPEND_TIME | CONTROL)):
         return False
-    earliest = now_ms - before_max_ms
-    latest = now_ms + after_max_ms if after_max_ms <= INT64_MAX - now_ms else INT64_MAX
     batch.records = at + HEADER_SIZE
     batch.end = at + size
     batch.size = <int32_t>size
@@ -62,10 +59,25 @@ cdef bint check_small(const uint8_t* at, Py_ssize_t size, int64_t now_ms, int64_
     batch.producer_id = load_int64(at + 43)
     batch.record_count = load_int32(at + 57)
     return (batch.record_count > 0 and batch.record_count - 1 == batch.last_offset_delta
-            and (batch.producer_id < 0 or load_int32(at + 53) >= 0)
-            and <uint32_t>load_int32(at + 17) == crc32c(at + ATTRIBUTES_AT, size - ATTRIBUTES_AT)
+            and check_count(batch) == DONE
+            and (batch.producer_id < 0 or load_int32(at + 53) >= 0))
+
+
+cdef bint check_small(const Batch* batch, int64_t now_ms, int64_t before_max_ms,
+                      int64_t after_max_ms, bint keys_required, Record* records) noexcept nogil:
+    """Whether a batch that `open_small` has accepted is sound: its CRC and every record, with
+    timestamps close enough to `now_ms`."""
+    cdef Problem problems[MAX_PROBLEMS]
+    cdef int problem_count
+    cdef int64_t max_timestamp, earliest, latest
+    cdef const uint8_t* at = batch.records - HEADER_SIZE
+    if now_ms < 0 or before_max_ms < 0 or after_max_ms < 0:
+        return False
+    earliest = now_ms - before_max_ms
+    latest = now_ms + after_max_ms if after_max_ms <= INT64_MAX - now_ms else INT64_MAX
+    return (<uint32_t>load_int32(at + 17) == crc32c(at + ATTRIBUTES_AT, batch.size - ATTRIBUTES_AT)
             and check(batch, earliest, latest, keys_required,
-                      &max_timestamp, problems, &problem_count) == DONE
+                      &max_timestamp, problems, &problem_count, records) == DONE
             and problem_count == 0 and max_timestamp == batch.max_timestamp)
 
 

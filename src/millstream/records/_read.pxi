@@ -167,19 +167,6 @@ cdef inline Status read_headers(const uint8_t** at, const uint8_t* end) noexcept
 
 
 cdef inline Status read_record(const uint8_t** at, const Batch* batch, Record* record) noexcept nogil:
-    cdef const uint8_t* position
-    cdef Status status = read_fields(at, batch, record)
-    if status != DONE:
-        return status
-    position = record.headers
-    status = read_headers(&position, record.end)
-    if status != DONE:
-        return status
-    return DONE if position == record.end else BAD_LENGTH
-
-
-cdef inline Status read_fields(const uint8_t** at, const Batch* batch, Record* record) noexcept nogil:
-    """A record without its headers."""
     cdef const uint8_t* position = at[0]
     cdef const uint8_t* end = batch.end
     cdef int64_t length, timestamp_delta
@@ -212,8 +199,11 @@ cdef inline Status read_fields(const uint8_t** at, const Batch* batch, Record* r
     if status != DONE:
         return status
     record.headers = position
+    status = read_headers(&position, end)
+    if status != DONE:
+        return status
     at[0] = end
-    return DONE
+    return DONE if position == end else BAD_LENGTH
 
 
 cdef inline Status check_count(const Batch* batch) noexcept nogil:

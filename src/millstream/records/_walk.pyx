@@ -50,11 +50,11 @@ def check_records(buffer, Py_ssize_t start, Py_ssize_t end, header,
         open_section(&view, start, end, header, &batch)
         if end - start < RELEASE_GIL_FROM_BYTES:
             status = check(&batch, earliest, latest, keys_required,
-                           &max_timestamp, problems, &problem_count)
+                           &max_timestamp, problems, &problem_count, NULL)
         else:
             with nogil:
                 status = check(&batch, earliest, latest, keys_required,
-                               &max_timestamp, problems, &problem_count)
+                               &max_timestamp, problems, &problem_count, NULL)
     finally:
         PyBuffer_Release(&view)
     if status != DONE:
@@ -77,7 +77,8 @@ def check_small_batch(buffer, int64_t now_ms, int64_t before_max_ms, int64_t aft
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
     try:
         at = <const uint8_t*>view.buf
-        if not check_small(at, view.len, now_ms, before_max_ms, after_max_ms, keys_required, &batch):
+        if not (open_small(at, view.len, &batch)
+                and check_small(&batch, now_ms, before_max_ms, after_max_ms, keys_required, NULL)):
             return None
         return header_fields(at, &batch)
     finally:

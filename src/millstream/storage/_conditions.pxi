@@ -46,8 +46,8 @@ cdef inline int64_t parse_digits(const uint8_t* at, int64_t size) noexcept nogil
     return value
 
 
-cdef inline Status read_condition(const Record* record, Condition* condition) noexcept nogil:
-    """The headers of a record whose fields are read; the last of a name counts."""
+cdef inline void read_condition(const Record* record, Condition* condition) noexcept nogil:
+    """The headers of a record that `read_record` has accepted; the last of a name counts."""
     cdef const uint8_t* at = record.headers
     cdef const uint8_t* name
     cdef const uint8_t* value
@@ -56,17 +56,12 @@ cdef inline Status read_condition(const Record* record, Condition* condition) no
     condition.offset = NO_VERSION
     condition.event = NULL
     condition.event_length = 0
-    if not read_varint(&at, record.end, &count):
-        return BAD_NUMBER
-    if count < 0 or count > record.end - at:
-        return BAD_HEADERS
+    read_varint(&at, record.end, &count)
     while count > 0:
         count -= 1
-        if read_field(&at, record.end, &name_length) != DONE or name_length < 0:
-            return BAD_HEADERS
+        read_field(&at, record.end, &name_length)
         name = at - name_length
-        if read_field(&at, record.end, &length) != DONE:
-            return BAD_HEADERS
+        read_field(&at, record.end, &length)
         value = at - (length if length > 0 else 0)
         if name_length == 18 and memcmp(name, VERSION_NAME, 18) == 0:
             condition.version = parse_digits(value, length)
@@ -75,14 +70,6 @@ cdef inline Status read_condition(const Record* record, Condition* condition) no
         elif name_length == 19 and memcmp(name, EVENT_NAME, 19) == 0:
             condition.event = value
             condition.event_length = length
-    return DONE if at == record.end else BAD_LENGTH
-
-
-cdef inline Status read_conditional(const uint8_t** at, const Batch* batch, Record* record,
-                                    Condition* condition) noexcept nogil:
-    """A record, and of its headers the condition."""
-    cdef Status status = read_fields(at, batch, record)
-    return read_condition(record, condition) if status == DONE else status
 
 
 def check_offsets(buffer, Py_ssize_t start, Py_ssize_t end, header, int64_t base_offset):
@@ -104,11 +91,12 @@ def check_offsets(buffer, Py_ssize_t start, Py_ssize_t end, header, int64_t base
         at = batch.records
         for index in range(batch.record_count):
             if status == DONE:
-                status = read_conditional(&at, &batch, &record, &condition)
+                status = read_record(&at, &batch, &record)
             if status == DONE and record.offset_delta != index:
                 status = BAD_OFFSET
             if status != DONE:
                 raise corrupt(status, header[0])
+            read_condition(&record, &condition)
             if condition.offset == NO_VERSION:
                 return REFUSED_NO_HEADER, index, -1
             if condition.offset == BAD_VERSION:

@@ -233,6 +233,7 @@ cdef class LogCore:
         cdef int64_t size, last_offset, first_offset = self.log_end_offset
         cdef uint8_t* out
         cdef VersionTable versions = self.versions
+        cdef Record* records = NULL
         header = None
         if (segment is None or leader_epoch != self._epoch or self.is_truncating or self.is_deleted
                 or segment.index is None or segment.handle.fd < 0
@@ -242,9 +243,13 @@ cdef class LogCore:
         try:
             size = view.len
             if (size > self._batch_bytes_max or segment.size + size > self._segment_bytes
-                    or not check_small(<const uint8_t*>view.buf, size, now_ms, self._before_max_ms,
-                                       self._after_max_ms, self._keys_required, &batch)
+                    or not open_small(<const uint8_t*>view.buf, size, &batch)
                     or batch.attributes & TRANSACTIONAL):
+                return -1
+            if versions is not None:
+                records = versions.reserve(&batch)
+            if not check_small(&batch, now_ms, self._before_max_ms, self._after_max_ms,
+                               self._keys_required, records):
                 return -1
             last_offset = first_offset + batch.last_offset_delta
             if (last_offset - segment.base_offset > INT32_MAX
@@ -254,13 +259,13 @@ cdef class LogCore:
             stamped = PyBytes_FromStringAndSize(<const char*>view.buf, size)
             if batch.producer_id >= 0:
                 header = new_header(BatchHeader, header_fields(<const uint8_t*>view.buf, &batch))
+                if self.check_producer(header, may_open=False) is not None:
+                    return -1  # a duplicate
+            if versions is not None and not versions.enter_small(
+                    batch.record_count, first_offset, self.log_start_offset):
+                return -1
         finally:
             PyBuffer_Release(&view)
-        if header is not None and self.check_producer(header, may_open=False) is not None:
-            return -1  # a duplicate
-        if versions is not None and not versions.enter_small(
-                stamped, &batch, first_offset, self.log_start_offset):
-            return -1
         out = <uint8_t*>PyBytes_AS_STRING(stamped)
         store_int64(out, first_offset)
         store_int32(out + 12, leader_epoch)

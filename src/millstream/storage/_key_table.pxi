@@ -19,7 +19,8 @@ cdef enum:
     MAX_KEYS = 1 << 26
     ENTRY_SIZE = 40             # of an encoded entry
     LINE = 64                   # of the processor's caches
-    KEPT_ROOM = 4096            # room for the records of larger batches is freed after the append
+    FIRST_ROOM = 32             # for the records of a batch
+    KEPT_ROOM = 1024            # room for the records of larger batches is freed after the append
 
 
 cdef extern from *:

@@ -9,6 +9,19 @@ cdef struct Offered:            # a record that is to be appended
     int reason                  # why it is refused whatever the table contains, or 0
 
 
+cdef Status read_records(const Batch* batch, Record* records) noexcept nogil:
+    cdef const uint8_t* at = batch.records
+    cdef int32_t index
+    cdef Status status
+    for index in range(batch.record_count):
+        status = read_record(&at, batch, &records[index])
+        if status != DONE:
+            return status
+        if records[index].offset_delta != index:
+            return BAD_OFFSET
+    return DONE if at == batch.end else BAD_TAIL
+
+
 cdef inline bytes hash_bytes(Hash hash):
     return PyBytes_FromStringAndSize(<const char*>&hash, sizeof(Hash))
 
@@ -22,8 +35,9 @@ cdef class VersionTable(KeyTable):
     transaction ends.
     """
 
-    cdef Offered* offered       # the records of the batch that is being checked
-    cdef Py_ssize_t offered_room
+    cdef Record* records        # of the batch that is being checked
+    cdef Offered* offered       # and what they offer
+    cdef Py_ssize_t room        # for records
     # Of open transactions: hash -> (producer id, version, offset, event), and the hashes of each.
     cdef dict _held
     cdef dict _held_by
@@ -35,7 +49,7 @@ cdef class VersionTable(KeyTable):
         self._held_changes = []
 
     def __dealloc__(self):
-        free(self.offered)
+        self.free_room()
 
     @property
     def held_count(self):
@@ -54,12 +68,18 @@ cdef class VersionTable(KeyTable):
         """
         cdef Py_buffer view
         cdef Batch batch
+        cdef Record* records
+        cdef Status status = BAD_COUNT
         self.change_count = 0
-        self.start_offset = start_offset
         PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
         try:
             open_section(&view, start, end, header, &batch)
-            refusal = self.enter(&batch, base_offset, start_offset, producer_id)
+            records = self.reserve(&batch)
+            if records != NULL:
+                status = read_records(&batch, records)
+            if status != DONE:
+                raise corrupt(status, 0)
+            refusal = self.enter(batch.record_count, base_offset, start_offset, producer_id)
         except BaseException:
             self.roll_back()
             raise
@@ -69,15 +89,11 @@ cdef class VersionTable(KeyTable):
             self.roll_back()
         return refusal
 
-    cdef bint enter_small(self, bytes stamped, const Batch* batch, int64_t base_offset,
+    cdef bint enter_small(self, int32_t count, int64_t base_offset,
                           int64_t start_offset) except -1:
-        """Enter a batch that has been read already; False if it is not as simple as that."""
-        cdef Batch own = batch[0]
-        own.records = <const uint8_t*>PyBytes_AS_STRING(stamped) + HEADER_SIZE
-        own.end = <const uint8_t*>PyBytes_AS_STRING(stamped) + batch.size
-        self.start_offset = start_offset
+        """Enter the records that have been read to where `reserve` said; False if they are refused."""
         try:
-            refusal = self.enter(&own, base_offset, start_offset, -1)
+            refusal = self.enter(count, base_offset, start_offset, -1)
         except BaseException:
             self.roll_back()
             raise
@@ -85,9 +101,9 @@ cdef class VersionTable(KeyTable):
             self.roll_back()
         return refusal is None
 
-    cdef tuple enter(self, const Batch* batch, int64_t base_offset, int64_t start_offset,
+    cdef tuple enter(self, int32_t count, int64_t base_offset, int64_t start_offset,
                      int64_t producer_id):
-        """As `check`, without the rolling back."""
+        """As `check`, without the rolling back, of records that have been read."""
         cdef Offered* offered
         cdef KeyVersion* entry
         cdef Slot* slot
@@ -95,12 +111,10 @@ cdef class VersionTable(KeyTable):
         cdef bint is_held = producer_id >= 0 or len(self._held) > 0
         cdef int32_t index
         cdef int reason
-        cdef Status status
-        self.reserve_offered(batch)
-        status = self.read(batch)
-        if status != DONE:
-            raise corrupt(status, 0)
-        for index in range(batch.record_count):
+        self.start_offset = start_offset
+        self.examine(count)
+        self.fetch(count)
+        for index in range(count):
             offered = &self.offered[index]
             reason = offered.reason
             version = 0
@@ -127,34 +141,38 @@ cdef class VersionTable(KeyTable):
                 return reason, index, offered.version, version, offset
         return None
 
-    cdef inline int reserve_offered(self, const Batch* batch) except -1:
-        cdef Offered* larger
-        if batch.record_count <= self.offered_room or check_count(batch) != DONE:
-            return 0
-        larger = <Offered*>realloc(self.offered, batch.record_count * sizeof(Offered))
-        if larger == NULL:
-            raise MemoryError
-        self.offered = larger
-        self.offered_room = batch.record_count
-        return 0
+    cdef Record* reserve(self, const Batch* batch) except? NULL:
+        """Room for the records of a batch; NULL if it announces more than its bytes can have."""
+        cdef int32_t room
+        if check_count(batch) != DONE:
+            return NULL
+        if batch.record_count > self.room or self.room == 0:
+            self.free_room()
+            room = max(batch.record_count, FIRST_ROOM)
+            self.records = <Record*>malloc(room * sizeof(Record))
+            self.offered = <Offered*>malloc(room * sizeof(Offered))
+            if self.records == NULL or self.offered == NULL:
+                raise MemoryError
+            self.room = room
+        return self.records
 
-    cdef inline Status read(self, const Batch* batch) noexcept nogil:
-        """The keys and versions of a batch; what the table has of them is being fetched then."""
-        cdef const uint8_t* at = batch.records
-        cdef Record record
+    cdef void free_room(self) noexcept:
+        free(self.records)
+        free(self.offered)
+        self.records = NULL
+        self.offered = NULL
+        self.room = 0
+
+    cdef inline void examine(self, int32_t count) noexcept nogil:
+        """What the records offer, or why they are refused."""
+        cdef const Record* record
         cdef Condition condition
         cdef Offered* offered
         cdef int32_t index
-        cdef Status status = check_count(batch)
-        if status != DONE:
-            return status
-        for index in range(batch.record_count):
-            status = read_conditional(&at, batch, &record, &condition)
-            if status != DONE:
-                return status
-            if record.offset_delta != index:
-                return BAD_OFFSET
+        for index in range(count):
+            record = &self.records[index]
             offered = &self.offered[index]
+            read_condition(record, &condition)
             offered.version = condition.version
             offered.reason = 0
             if record.key_length < 0:
@@ -166,10 +184,6 @@ cdef class VersionTable(KeyTable):
             else:
                 offered.event = self.hash_event(&condition)
                 offered.hash = sip_hash(record.key, record.key_length, self.secret_words)
-        if at != batch.end:
-            return BAD_TAIL
-        self.fetch(batch.record_count)
-        return DONE
 
     cdef inline void fetch(self, int32_t count) noexcept nogil:
         """Fetch what the table has of the offered keys, in loops that do little else: so the fetches
@@ -227,10 +241,8 @@ cdef class VersionTable(KeyTable):
     cpdef keep(self):
         """The batch was appended."""
         self.forget_changes()
-        if self.offered_room > KEPT_ROOM:
-            free(self.offered)
-            self.offered = NULL
-            self.offered_room = 0
+        if self.room > KEPT_ROOM:
+            self.free_room()
         if self._held_changes:
             self._held_changes.clear()
 
@@ -275,9 +287,9 @@ cdef class VersionTable(KeyTable):
         for turn in range(2):  # the first finds the base offset, the second checks each record
             at = batch.records
             for index in range(batch.record_count):
-                if (read_conditional(&at, batch, &record, &condition) != DONE
-                        or record.key_length < 0):
+                if read_record(&at, batch, &record) != DONE or record.key_length < 0:
                     return -1
+                read_condition(&record, &condition)
                 hash = sip_hash(record.key, record.key_length, self.secret_words)
                 entry = self.look_up(&hash)
                 if (entry == NULL or entry.offset_plus_one <= start_offset
@@ -367,12 +379,13 @@ cdef class VersionTable(KeyTable):
         cdef int32_t index
         cdef Status status
         for index in range(batch.record_count):
-            status = read_conditional(&at, batch, &record, &condition)
+            status = read_record(&at, batch, &record)
             if status != DONE:
                 return status
             offset = batch.base_offset + record.offset_delta
             if record.key_length < 0 or offset < from_offset:
                 continue
+            read_condition(&record, &condition)
             hash = sip_hash(record.key, record.key_length, self.secret_words)
             version = condition.version if condition.version > 0 else 0
             event = self.hash_event(&condition)
