@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Mapping
-from pathlib import Path
 
 import psutil
 import pytest
