@@ -19,6 +19,7 @@ def test_prepared_environment_is_left_alone(
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     archive_path().parent.mkdir(parents=True)
     archive_path().write_bytes(b"classes")
+    archive_path().with_suffix(".json").write_text("{}")
     outcome = run("prepare")
     assert outcome.exit_code == 0
     assert f"already prepared: {archive_path()}" in outcome.err.replace("\n", "")

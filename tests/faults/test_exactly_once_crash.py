@@ -22,8 +22,6 @@ import pytest
 
 from millstream.client.cluster import Cluster
 from millstream.client.transactions import open_transactions
-from millstream.pipelines.running.class_archive import share_classes
-from millstream.pipelines.running.class_training import START_OPTIONS
 from tests.faults.exactly_once_driver import Settings
 from tests.faults.kill_points import (
     FAN_OUT_POINTS,
@@ -58,6 +56,7 @@ RECORDS_AT_START = 400
 RECORDS_PER_SECOND = 40
 USERS = 7
 SHORT_TIMEOUT_MS = 2000
+START_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # quick to start
 
 
 @dataclass
@@ -144,7 +143,7 @@ class Rig:
         # Executors on a cluster know nothing of it by themselves.
         for_executors = {f"spark.executorEnv.{it}": value for it, value in environment.items()}
         replace(settings, spark={**settings.spark, **for_executors}).save(path)
-        java_options = share_classes(f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {START_OPTIONS}")
+        java_options = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {START_OPTIONS}"
         with (self.directory / "driver.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.faults.exactly_once_driver", str(path)],

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millstream.pipelines.running.class_archive import share_classes
+from millstream.pipelines.running.class_archive import prepared_jvm
 from millstream.pipelines.running.failures import passes
 from millstream.pipelines.running.light_jars import register_ml_functions_when_needed
 from millstream.pipelines.running.spark_home import light_home
@@ -63,10 +63,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.jars", jars)
-        .config("spark.driver.extraJavaOptions", share_classes())
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
     )
-    with light_home(tmp_path_factory.mktemp("home")):
+    with light_home(tmp_path_factory.mktemp("home")), prepared_jvm():
         session = builder.getOrCreate()
     register_ml_functions_when_needed(session)
     session.sparkContext.setLogLevel("ERROR")

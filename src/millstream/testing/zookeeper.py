@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from millstream.errors import ConfigError, MillstreamError
-from millstream.pipelines.running.prerequisites import find_java
+from millstream.pipelines.running.javas import find_java
 
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 # What the server needs of PySpark's jars; all of them would take a second to open.
@@ -98,7 +98,7 @@ class ZooKeeperProcess:
         with (self.directory / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [
-                    *(java, *JAVA_OPTIONS, *self._java_options),
+                    *(str(java), *JAVA_OPTIONS, *self._java_options),
                     *("-cp", class_path, MAIN_CLASS, str(config)),
                 ],
                 stdout=log,

@@ -12,7 +12,7 @@ A duplicate is dropped by its id. A record that does not decode becomes a dead l
     millstream run pipelines.py            with a broker of its own, and tables in SQLite
 """
 
-import pandas as pd
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
@@ -89,7 +89,7 @@ tried_and_bought = patterns.match(
 def enrich(orders: DataFrame) -> DataFrame:
     """Each order once, with its department and amount; and the large ones again, as alerts."""
     products = orders.sparkSession.createDataFrame(
-        pd.DataFrame(PRODUCTS, columns=["product", "department", "price"])
+        pa.table([*zip(*PRODUCTS, strict=True)], names=["product", "department", "price"])
     )
     priced = (
         orders.dropDuplicates(["id", "at"])  # with the time in it, Spark can forget old ids

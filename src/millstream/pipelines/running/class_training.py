@@ -1,8 +1,9 @@
 """A small run of pipelines, after which the JVM writes the classes that it loaded to an archive.
 
-    python -m millstream.pipelines.running.class_training ARCHIVE
+    python -m millstream.pipelines.running.class_training DIRECTORY
 
-`class_archive` starts it. The more of Spark it uses, the less later runs have to load themselves:
+`class_archive` starts it, with the command of a JVM that does so. The more of Spark it uses, the
+less later runs have to load themselves:
 windows with state, duplicates, a join with a static table, a topic and tables as outputs.
 """
 
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ORDERS = 200
-# Quick to start rather than fast in the long run.
-START_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
 orders = topic(
     "orders",
     schema="id long, product string, amount long, at timestamp",
@@ -71,10 +69,9 @@ def send_orders(settings: Settings) -> None:
     producer.flush()
 
 
-def main(archive: str) -> None:
-    home = Path(archive).parent / "home"
-    options = f"{START_OPTIONS} -XX:ArchiveClassesAtExit={archive}"
-    settings = Settings(home, master="local[2]", spark={JAVA_OPTIONS: options})
+def main(directory: str) -> None:
+    # The options are in the command.
+    settings = Settings(Path(directory), master="local[2]", spark={JAVA_OPTIONS: ""})
     run([enrich, sales], settings, once=True, announce=send_orders)
     end_jvm()
 

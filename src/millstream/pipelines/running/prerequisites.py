@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import subprocess
 from importlib.util import find_spec
-from pathlib import Path
 
 from millstream.errors import ConfigError
+from millstream.pipelines.running.javas import ask_version, find_java, java_at
 
 JAVA_VERSION_MIN = 17
 JAVA_CURE = (
@@ -24,23 +20,13 @@ def check_spark() -> None:
     java = find_java()
     if java is None:
         raise ConfigError(f"Spark needs Java {JAVA_VERSION_MIN} and there is none: {JAVA_CURE}")
-    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "(\d+)', answer)
-    if found is not None and int(found[1]) < JAVA_VERSION_MIN:
+    version = java_at(java).version or ask_version(java)
+    if version and version[0] < JAVA_VERSION_MIN:
         raise ConfigError(
-            f"Spark needs Java {JAVA_VERSION_MIN}, and {java} is Java {found[1]}: {JAVA_CURE}"
+            f"Spark needs Java {JAVA_VERSION_MIN}, and {java} is Java {version[0]}: {JAVA_CURE}"
         )
 
 
 def check_pyspark() -> None:
     if find_spec("pyspark") is None:
         raise ConfigError("pipelines need Spark: pip install 'millstream[spark]'")
-
-
-def find_java() -> str | None:
-    """Where Spark looks: in JAVA_HOME, or else on the PATH."""
-    home = os.environ.get("JAVA_HOME")
-    if home is None:
-        return shutil.which("java")
-    java = Path(home) / "bin" / "java"
-    return str(java) if java.exists() else None

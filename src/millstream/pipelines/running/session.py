@@ -15,6 +15,7 @@ rather than on their documented interfaces:
     data_sources.py       Spark need not search for data sources
     warm_up.py            the driver imports, and Python workers start, while it waits for the JVM
     class_archive.py      the JVM maps Spark's classes instead of loading them
+    light_submit.py       the JVM is started by a command that Spark's launcher gave before
 
 The setting `spark_shortcuts = false` of millstream.toml, or MILLSTREAM_SPARK_SHORTCUTS=false, turns
 all of them off. Results are the same. Each has a test that fails, and names it, if a new version of
@@ -33,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.errors import ConfigError
-from millstream.pipelines.running.class_archive import share_classes
+from millstream.pipelines.running.class_archive import prepared_jvm
 from millstream.pipelines.running.data_sources import provide_data_sources
 from millstream.pipelines.running.light_jars import register_ml_functions_when_needed
 from millstream.pipelines.running.local_disk import use_local_disk
@@ -175,8 +176,6 @@ def create_session(
         shortcuts = shortcuts_in(os.environ)
     settings = spark_settings(master, shortcuts=shortcuts) | dict(extra)
     is_short = is_local and shortcuts
-    if is_short:
-        settings[JAVA_OPTIONS] = share_classes(settings.get(JAVA_OPTIONS, ""))
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -187,6 +186,7 @@ def create_session(
             stack.enter_context(stderr_into(log))
             if is_short and stack.enter_context(light_home(log.parent)):
                 stack.enter_context(forked_processes())
+                stack.enter_context(prepared_jvm())
             session = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         reason = reason_of(str(error))

@@ -5,17 +5,20 @@ Modules in an archive are compiled in every process: PySpark takes 0.7 s of a co
 0.15 s, in each of about ten processes that start one after the other until a few pipelines have
 completed their first batches.
 
-This home consists of links to PySpark's own, without that archive, and with jars of which a session
-loads less (`light_jars`). It is used for our sessions on one machine, whose workers run the
-driver's Python and import its PySpark. It is in the Python environment, so that its path does not
-change: archives of Spark's classes (`class_archive`) are valid for one path only.
+This home consists of links to PySpark's own, without that archive, with jars of which a session
+loads less (`light_jars`), and with a `spark-submit` that starts a JVM by a prepared command
+(`light_submit`). It is used for our sessions on one machine, whose workers run the driver's Python
+and import its PySpark. It is in the Python environment, so that its path does not change: archives
+of Spark's classes (`class_archive`) are valid for one path only.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -24,6 +27,15 @@ from millstream.pipelines.running.light_jars import light_jars
 HOME = "SPARK_HOME"
 NAME = "spark-home"
 BIN, JARS, CONF = "bin", "jars", "conf"
+PREFIX = "bin-1-"  # another number for another script
+SUBMIT = "MILLSTREAM_SUBMIT"  # the path of `light_submit`, if there is a prepared command
+SCRIPT = f"""#!/bin/sh
+if [ -n "${SUBMIT}" ]; then
+  exec "$PYSPARK_PYTHON" -I -S "${SUBMIT}" "$@"
+fi
+export PYTHONHASHSEED=0
+exec "$SPARK_HOME/bin/spark-class" org.apache.spark.deploy.SparkSubmit "$@"
+"""
 
 
 @contextlib.contextmanager
@@ -75,7 +87,7 @@ def linked_home(directory: Path) -> Path:
 
     installed, home = Path(pyspark.__file__).parent, (directory / NAME).absolute()
     home.mkdir(parents=True, exist_ok=True)
-    targets = {BIN: installed / BIN, JARS: light_jars(installed / JARS, home)}
+    targets = {BIN: light_bin(installed / BIN, home), JARS: light_jars(installed / JARS, home)}
     if (installed / CONF).exists():
         targets[CONF] = installed / CONF
     for name, target in targets.items():
@@ -85,3 +97,24 @@ def linked_home(directory: Path) -> Path:
             unfinished.symlink_to(target)
             unfinished.rename(link)
     return home
+
+
+def light_bin(installed: Path, directory: Path) -> Path:
+    """The directory of Spark's commands, with our `spark-submit`; made if it does not exist."""
+    made = directory / f"{PREFIX}{hashlib.sha256(bytes(installed)).hexdigest()[:16]}"
+    if not made.is_dir():
+        with tempfile.TemporaryDirectory(dir=directory, prefix=".bin-") as scratch:
+            unfinished = Path(scratch) / BIN
+            unfinished.mkdir()
+            for command in installed.iterdir():
+                (unfinished / command.name).symlink_to(command)
+            submit = unfinished / "spark-submit"
+            submit.unlink(missing_ok=True)
+            submit.write_text(SCRIPT)
+            submit.chmod(0o755)
+            try:
+                unfinished.rename(made)
+            except OSError:
+                if not made.is_dir():  # another process was not faster
+                    raise
+    return made
