@@ -15,9 +15,9 @@ def prepare() -> None:
 
     Runs two small pipelines and has Java archive the classes that Spark loaded. From then
     on, `millstream run` and `millstream demo` start with 40 % less work, on the newest
-    installed Java that Spark supports (17, 21 or 25), or on the one of JAVA_HOME; Java 25
-    is the fastest. Takes up to a minute and 190 MB, once; again after an update of Java or
-    PySpark. Worth a line in the build of a container image.
+    installed Java that Spark supports (17, 21 or 25), or on the one of JAVA_HOME; with Java
+    25 it is the least. Takes up to a minute and 190 MB, once; again after an update of Java
+    or PySpark. Worth a line in the build of a container image.
 
     [bold]Examples[/bold]
 
