@@ -59,6 +59,8 @@ def test_java_home_is_followed_whatever_else_there_is(
     monkeypatch.setenv("JAVA_HOME", str(root / "nowhere"))
     assert choose_java(root) is None
     assert find_java() is None
+    monkeypatch.setenv("JAVA_HOME", "")  # as if it were not set, for Spark too
+    assert chosen(root) == (25, 0, 3)
 
 
 def test_unknown_java_on_the_path_is_better_than_none(

@@ -40,7 +40,7 @@ class Java(NamedTuple):
 def find_java() -> Path | None:
     """Where Spark looks: in JAVA_HOME, or else on the PATH."""
     home = os.environ.get("JAVA_HOME")
-    if home is None:
+    if not home:
         found = shutil.which("java")
         return None if found is None else Path(found)
     java = Path(home) / "bin" / "java"
@@ -51,7 +51,7 @@ def choose_java(root: Path = ROOT) -> Java | None:
     """The newest Java that Spark supports; the one in JAVA_HOME if that is set."""
     found = find_java()
     first = None if found is None else java_at(found)
-    if "JAVA_HOME" in os.environ:
+    if os.environ.get("JAVA_HOME"):
         return first
     supported = [it for it in installed_javas(root) if it.is_supported]
     if first is not None and first.is_supported:
