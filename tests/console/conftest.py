@@ -16,7 +16,8 @@ import contextlib
 import http.client
 import json
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,14 @@ class Console:
             answer = connection.getresponse()
             found = {name.lower(): value for name, value in answer.getheaders()}
             return answer.status, found, answer.read().decode()
+
+
+def wait_until(page: Page, condition: Callable[[], bool]) -> None:
+    """As `page.wait_for_function`, which the policy of the page stops if it has to ask again."""
+    deadline = time.monotonic() + WAIT_MS / 1000
+    while not condition():
+        assert time.monotonic() < deadline
+        page.wait_for_timeout(50)
 
 
 def start_console(bootstrap_servers: str, **settings: Any) -> Console:

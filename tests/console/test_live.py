@@ -15,7 +15,9 @@ from millstream import Broker
 from millstream.console import live
 from millstream.console.exchanges import Chunk
 from millstream.console.live import Event, Feed, Partial, Streams, encode
-from tests.console.conftest import Console, start_console
+from tests.console.conftest import Console, start_console, wait_until
+
+STREAM = "document.querySelector('[data-live]')._htmx?.sse"  # that a page follows
 
 
 def test_lines_of_html_are_one_event() -> None:
@@ -257,16 +259,18 @@ def test_page_becomes_live_although_its_first_connections_fail(
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     is_failing = False
     expect(problem).to_be_empty()
-    page.wait_for_function("document.querySelector('[data-live]')._htmx?.sse?.status === 200")
+    wait_until(page, lambda: page.evaluate(f"{STREAM}?.status === 200"))
 
 
 def test_page_shows_that_the_console_is_gone(page: Page) -> None:
     with Broker.start() as broker:
         console = start_console(broker.bootstrap_servers)
-        page.goto(console.url)
-        page.wait_for_function("document.querySelector('[data-live]')._htmx?.sse")
-        page.expected_errors += ["ERR_", "sse:error"]  # type: ignore[attr-defined]
-        console.server.stop()
+        try:
+            page.goto(console.url)
+            wait_until(page, lambda: page.evaluate(f"Boolean({STREAM})"))
+            page.expected_errors += ["ERR_", "sse:error"]  # type: ignore[attr-defined]
+        finally:
+            console.server.stop()
         expect(page.locator("#live-problem")).to_contain_text("does not answer")
 
 

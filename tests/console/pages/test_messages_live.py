@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
 
 from millstream.admin.outgoing import Outgoing, send
-from tests.console.conftest import WAIT_MS, Console, check_accessible
+from tests.console.conftest import WAIT_MS, Console, check_accessible, wait_until
 from tests.console.pages.records import hostile, make_topic
 
 
@@ -58,13 +57,6 @@ def test_tail_in_the_background_reads_nothing(console: Console, page: Page) -> N
     produce(console, "behind", b"unseen so far")
     page.evaluate(turn, False)
     expect(page.locator("tr.record").filter(has_text="unseen so far")).to_have_count(1)
-
-
-def wait_until(page: Page, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_MS / 1000
-    while not condition():
-        assert time.monotonic() < deadline
-        page.wait_for_timeout(50)
 
 
 def test_tail_counts_what_it_cannot_show_and_stays_text(console: Console, page: Page) -> None:

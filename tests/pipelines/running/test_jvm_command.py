@@ -1,149 +1,37 @@
-"""The command that starts Spark's JVM: as Spark's launcher makes it, or else the launcher's own."""
+"""The command that starts Spark's JVM, as Spark's launcher gives it."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import json
 from pathlib import Path
 
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.running.javas import find_java
 from millstream.pipelines.running.jvm_command import (
     VECTORS,
+    ask_launcher,
     launcher_command,
-    variables,
     write_command,
 )
-from millstream.pipelines.running.light_submit import (
-    LAUNCHER,
-    OPTIONS,
-    prepared_command,
-    settings_in,
-)
-from millstream.pipelines.running.spark_home import HOME, linked_home
 
 pytest.importorskip("pyspark")
-MASTER = ("--conf", "spark.master=local[2]")
 SHELL = "pyspark-shell"
 ARCHIVE = "-XX:SharedArchiveFile=/archive"
 
 
-@pytest.fixture(scope="module")
-def java() -> Path:
-    found = find_java()
-    assert found is not None
-    return found.resolve()
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return linked_home(tmp_path_factory.mktemp("home"))
-
-
-@pytest.fixture
-def environ(tmp_path: Path, java: Path, home: Path) -> dict[str, str]:
-    write_command(tmp_path / "command", java, home, [ARCHIVE])
+def test_command_is_kept_in_a_file(tmp_path: Path, java: Path, home: Path) -> None:
+    path = tmp_path / "command"
+    before, after = ask_launcher(java, home)
+    write_command(path, java, home, [ARCHIVE])
+    kept = json.loads(path.read_text())
+    assert kept == {"before": before, "after": after, "archive": [ARCHIVE]}
+    assert before[0] == str(java)
+    assert VECTORS in after, "class_archive: Spark asks for no module that a cache cannot have"
+    write_command(path, java, home, [ARCHIVE], without=[VECTORS])
+    kept = json.loads(path.read_text())
+    assert kept["after"] == [it for it in after if it != VECTORS]
     assert [it.name for it in tmp_path.iterdir()] == ["command"]
-    return {**variables(tmp_path / "command"), HOME: str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
-
-
-def without_archive(command: list[str] | None) -> list[str]:
-    assert command is not None
-    command.remove(ARCHIVE)
-    return command
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        (),
-        ("spark.driver.memory=3g", "spark.driver.host=127.0.0.1", "spark.jars=/a.jar"),
-        (f"{OPTIONS}=-XX:+UseSerialGC -Dname='a b' -Dother=\"c d\"",),
-        (f"{OPTIONS}=", "spark.app.name=a = b"),
-    ],
-)
-def test_command_is_the_launchers(
-    settings: tuple[str, ...], java: Path, home: Path, environ: dict[str, str]
-) -> None:
-    arguments = [*MASTER, *(it for setting in settings for it in ("--conf", setting)), SHELL]
-    expected = launcher_command(java, home, arguments)
-    found = without_archive(prepared_command(arguments, environ))
-    settings_at = expected.index(LAUNCHER) + 1  # in any order
-    assert found[:settings_at] == expected[:settings_at], (
-        "light_submit: Spark's launcher makes another command than we do"
-    )
-    assert settings_in(found[settings_at:]) == settings_in(expected[settings_at:])
-
-
-@pytest.mark.parametrize(
-    "chosen",
-    ["-XX:SharedArchiveFile=a", "-XX:ArchiveClassesAtExit=a", "-Xshare:off", "-XX:AOTMode"],
-)
-def test_archive_that_was_chosen_is_not_replaced(chosen: str, environ: dict[str, str]) -> None:
-    command = prepared_command([*MASTER, "--conf", f"{OPTIONS}={chosen}", SHELL], environ)
-    assert command is not None
-    assert chosen in command
-    assert ARCHIVE not in command
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        (*MASTER, "--conf", "spark.driver.extraClassPath=/jars", SHELL),
-        (*MASTER, "--conf", "spark.driver.extraLibraryPath=/lib", SHELL),
-        (*MASTER, "--conf", "spark.driver.defaultJavaOptions=-Da=b", SHELL),
-        (*MASTER, "--conf", f"{OPTIONS}=-Xmx2g", SHELL),
-        (*MASTER, "--conf", f"{OPTIONS}=-Da='b", SHELL),
-        (*MASTER, "--conf", "spark.remote=sc://host", SHELL),
-        (*MASTER, "--driver-memory", "2g", SHELL),
-        (*MASTER, "--packages", SHELL),
-        (*MASTER, "--conf", "no value", SHELL),
-        (*MASTER, "script.py"),
-        (),
-    ],
-)
-def test_launcher_is_asked_where_more_counts_than_memory_and_options(
-    arguments: tuple[str, ...], environ: dict[str, str]
-) -> None:
-    assert prepared_command([*MASTER, SHELL], environ) is not None
-    assert prepared_command(arguments, environ) is None
-
-
-@pytest.mark.parametrize(
-    "name", ["SPARK_SUBMIT_OPTS", "SPARK_DIST_CLASSPATH", "SPARK_DRIVER_MEMORY", "HADOOP_CONF_DIR"]
-)
-def test_launcher_is_asked_where_the_environment_counts(name: str, environ: dict[str, str]) -> None:
-    assert prepared_command([*MASTER, SHELL], environ | {name: "x"}) is None
-
-
-def test_launcher_is_asked_where_there_are_files_of_settings(
-    tmp_path: Path, environ: dict[str, str]
-) -> None:
-    (tmp_path / "conf").mkdir()
-    assert prepared_command([*MASTER, SHELL], environ | {HOME: str(tmp_path)}) is None
-
-
-@pytest.mark.parametrize("content", [None, "", "[]", '{"before": []}'])
-def test_launcher_is_asked_if_there_is_no_prepared_command(
-    content: str | None, tmp_path: Path, environ: dict[str, str]
-) -> None:
-    if content is None:
-        (tmp_path / "command").unlink()
-    else:
-        (tmp_path / "command").write_text(content)
-    assert prepared_command([*MASTER, SHELL], environ) is None
-
-
-def test_options_can_be_left_out(tmp_path: Path, java: Path, home: Path) -> None:
-    write_command(tmp_path / "command", java, home, [ARCHIVE], without=[VECTORS])
-    environ = {**variables(tmp_path / "command"), HOME: str(home)}
-    command = prepared_command([*MASTER, SHELL], environ)
-    expected = launcher_command(java, home, [*MASTER, SHELL])
-    assert VECTORS in expected, "class_archive: Spark asks for no module that a cache cannot have"
-    assert without_archive(command) == [it for it in expected if it != VECTORS]
 
 
 def test_launcher_that_fails_is_quoted(tmp_path: Path, java: Path) -> None:
@@ -151,35 +39,11 @@ def test_launcher_that_fails_is_quoted(tmp_path: Path, java: Path) -> None:
         launcher_command(java, tmp_path, [SHELL])
 
 
-@pytest.mark.parametrize("is_prepared", [True, False])
-def test_spark_submit_of_a_light_home_starts_that_jvm(
-    is_prepared: bool, tmp_path: Path, home: Path
-) -> None:
-    """A Java that tells how it is started, and as launcher answers with itself."""
-    fake = tmp_path / "java" / "bin" / "java"
-    fake.parent.mkdir(parents=True)
-    fake.write_text(
-        '#!/bin/sh\ncase "$*" in\n'
-        f"  *launcher.Main*) printf '\\0\\n{fake}\\0-Xmx4321m\\0-Dmillstream=options\\0-Dafter\\0"
-        "org.apache.spark.deploy.SparkSubmit\\0';;\n"
-        '  *) echo "$SPARK_CONF_DIR $PYTHONHASHSEED $*";;\nesac\n'
-    )
-    fake.chmod(0o755)
-    environ = {"PYSPARK_PYTHON": sys.executable, HOME: str(home), "PATH": os.environ["PATH"]}
-    environ["JAVA_HOME"] = str(fake.parent.parent)
-    if is_prepared:
-        write_command(tmp_path / "command", fake, home, [ARCHIVE])
-        environ |= variables(tmp_path / "command")
-    started = subprocess.run(
-        [home / "bin" / "spark-submit", *MASTER, SHELL],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    arguments = "org.apache.spark.deploy.SparkSubmit --conf spark.master=local[2] pyspark-shell"
-    expected = {
-        True: f"-Xmx1g {ARCHIVE} -Dafter {arguments}",
-        False: "-Xmx4321m -Dmillstream=options -Dafter org.apache.spark.deploy.SparkSubmit",
-    }
-    assert started == f"{home}/conf 0 {expected[is_prepared]}"
+def test_command_in_another_order_is_refused(tmp_path: Path, home: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\nprintf '\\0\\njava\\0-Xmx4321m\\0-Dother\\0'\n")
+    java.chmod(0o755)
+    with pytest.raises(ConfigError, match=r"a command that we do not know: \['java', '-Xmx"):
+        write_command(tmp_path / "command", java, home, [ARCHIVE])
+    assert not (tmp_path / "command").exists()
