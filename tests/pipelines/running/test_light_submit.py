@@ -110,6 +110,13 @@ def test_launcher_is_asked_where_there_are_files_of_settings(
     assert prepared_command([*MASTER, SHELL], environ | {HOME: str(tmp_path)}) is None
 
 
+def test_process_that_has_had_a_session_does_without_the_launcher(
+    environ: dict[str, str],
+) -> None:
+    set_by_pyspark = {"SPARK_AUTH_SOCKET_TIMEOUT": "15", "SPARK_BUFFER_SIZE": "65536"}
+    assert prepared_command([*MASTER, SHELL], environ | set_by_pyspark) is not None
+
+
 @pytest.mark.parametrize("content", [None, "", "[]", '{"before": []}'])
 def test_launcher_is_asked_if_there_is_no_prepared_command(
     content: str | None, tmp_path: Path, environ: dict[str, str]

@@ -28,7 +28,12 @@ from typing import NamedTuple
 
 from millstream.errors import ConfigError
 from millstream.pipelines.running.javas import Java, choose_java
-from millstream.pipelines.running.jvm_command import VECTORS, variables, write_command
+from millstream.pipelines.running.jvm_command import (
+    VECTORS,
+    plain_environment,
+    variables,
+    write_command,
+)
 from millstream.pipelines.running.light_jars import jars_fingerprint
 from millstream.pipelines.running.light_submit import PREPARED
 from millstream.pipelines.running.prerequisites import check_spark
@@ -125,7 +130,7 @@ def _train(scratch: Path, java: Java) -> Path:
     with log.open("wb") as file:
         code = subprocess.run(
             [sys.executable, "-m", TRAINING, str(scratch / "home")],
-            env=os.environ | variables(command),
+            env={**plain_environment(), **variables(command)},
             cwd=scratch,
             stdin=subprocess.DEVNULL,
             stdout=file,

@@ -18,6 +18,7 @@ from pathlib import Path
 from millstream.errors import ConfigError
 from millstream.pipelines.running import light_submit
 from millstream.pipelines.running.light_submit import (
+    HADOOP,
     LAUNCHER,
     MEMORY,
     OPTIONS,
@@ -63,8 +64,7 @@ def ask_launcher(java: Path, home: Path) -> tuple[list[str], list[str]]:
 def launcher_command(java: Path, home: Path, arguments: Sequence[str]) -> list[str]:
     """The launcher's answer to arguments of `spark-submit`, as `spark-class` gets it."""
     launcher = [str(java), "-cp", f"{home / JARS}/*", "org.apache.spark.launcher.Main", LAUNCHER]
-    environ = {name: it for name, it in os.environ.items() if not name.startswith("SPARK_")}
-    environ |= {HOME: str(home), "JAVA_HOME": str(java.parent.parent)} | SCALA
+    environ = plain_environment() | {HOME: str(home), "JAVA_HOME": str(java.parent.parent)} | SCALA
     answer = subprocess.run(
         [*launcher, *arguments], env=environ, capture_output=True, text=True, check=False
     )
@@ -75,3 +75,12 @@ def launcher_command(java: Path, home: Path, arguments: Sequence[str]) -> list[s
             f"Spark's launcher ended with {answer.returncode}: {answer.stderr[-500:]}"
         )
     return command
+
+
+def plain_environment() -> dict[str, str]:
+    """This process's environment, without settings for Spark."""
+    return {
+        name: it
+        for name, it in os.environ.items()
+        if not name.startswith("SPARK_") and name not in HADOOP
+    }

@@ -25,7 +25,11 @@ DEFAULT_MEMORY = "1g"
 SCALA = {"SPARK_SCALA_VERSION": "2.13"}  # `load-spark-env.sh` sets it
 # Other settings of the driver, and of the environment, that the launcher does not look at.
 HARMLESS_SETTINGS = ("host", "bindAddress", "port", "cores", "maxResultSize")
-HARMLESS_VARIABLES = ("HOME", "LOCAL_IP", "LOCAL_DIRS", "LOCAL_HOSTNAME", "USER", "CONNECT_MODE")
+HARMLESS_VARIABLES = (
+    *("HOME", "LOCAL_IP", "LOCAL_DIRS", "LOCAL_HOSTNAME", "USER", "CONNECT_MODE"),
+    *("AUTH_SOCKET_TIMEOUT", "BUFFER_SIZE"),  # a process that has had a session has set them
+)
+HADOOP = {"HADOOP_CONF_DIR", "YARN_CONF_DIR"}
 # Options that choose an archive, or none.
 CHOOSE_ARCHIVE = ("-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-XX:AOT", "-Xshare")
 
@@ -76,7 +80,7 @@ def is_ordinary(settings: Mapping[str, str], environ: Mapping[str, str]) -> bool
         not any(it.startswith("spark.driver.") and it not in harmless for it in settings)
         and not {"spark.remote", "spark.api.mode", "spark.submit.deployMode"} & settings.keys()
         and not any(it.startswith("SPARK_") and it not in variables for it in environ)
-        and not {"HADOOP_CONF_DIR", "YARN_CONF_DIR"} & environ.keys()
+        and not environ.keys() & HADOOP
         and not Path(environ["SPARK_HOME"], "conf").exists()
         and "-Xmx" not in settings.get(OPTIONS, "")
         and is_quoted_well(settings.get(OPTIONS, ""))
