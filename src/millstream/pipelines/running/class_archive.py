@@ -107,9 +107,10 @@ def prepare() -> bool:
         directory.mkdir(parents=True, exist_ok=True)
         archive.with_suffix(COMMAND).unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(dir=directory, prefix="preparing-") as scratch:
-            written = _train(Path(scratch), java)
-            written.replace(archive)
-        _write_command(archive.with_suffix(COMMAND), java, [f"{_kind(java).use}{archive}"])
+            command = Path(scratch) / f"prepared{COMMAND}"
+            _write_command(command, java, [f"{_kind(java).use}{archive}"])
+            _train(Path(scratch), java).replace(archive)
+            command.replace(archive.with_suffix(COMMAND))
     except OSError as error:
         raise ConfigError(
             f"cannot write to {directory} ({error.strerror}): run `millstream prepare` as the "

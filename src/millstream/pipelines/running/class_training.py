@@ -3,8 +3,8 @@
     python -m millstream.pipelines.running.class_training DIRECTORY
 
 `class_archive` starts it, with the command of a JVM that does so. The more of Spark it uses, the
-less later runs have to load themselves:
-windows with state, duplicates, a join with a static table, a topic and tables as outputs.
+less later runs have to load themselves: windows with state, duplicates, a join with a static table,
+a topic and tables as outputs.
 """
 
 from __future__ import annotations

@@ -40,9 +40,7 @@ def write_command(
     before, after = ask_launcher(java, home)
     after = [it for it in after if it not in without]
     content = {"before": before, "after": after, "archive": list(archive)}
-    unfinished = path.with_name(f".{path.name}-{os.getpid()}")
-    unfinished.write_text(json.dumps(content, indent=2))
-    unfinished.replace(path)
+    path.write_text(json.dumps(content, indent=2))
 
 
 def variables(path: Path) -> Mapping[str, str]:

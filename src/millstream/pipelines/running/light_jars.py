@@ -18,7 +18,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import ModuleType
@@ -41,24 +41,33 @@ ML = "pyspark.ml"
 def light_jars(installed: Path, directory: Path) -> Path:
     """The directory of these jars, made if it does not exist; another one for other jars."""
     made = directory / f"{PREFIX}{jars_fingerprint(installed)}"
+
+    def fill(unfinished: Path) -> None:
+        for jar in installed.glob("*.jar"):
+            (unfinished / jar.name).symlink_to(jar)
+        for jar in installed.glob(MLLIB):
+            (unfinished / jar.name).unlink()
+            _copy_without(EXTENSION, jar, unfinished / jar.name)
+
+    make_directory(made, PREFIX, fill)
+    return made
+
+
+def make_directory(made: Path, prefix: str, fill: Callable[[Path], None]) -> None:
+    """Unless it exists: fill it before it gets its name. Others with the prefix are outdated."""
     if not made.is_dir():
-        with tempfile.TemporaryDirectory(dir=directory, prefix=".jars-") as scratch:
-            unfinished = Path(scratch) / "jars"
+        with tempfile.TemporaryDirectory(dir=made.parent, prefix=f".{prefix}") as scratch:
+            unfinished = Path(scratch) / made.name
             unfinished.mkdir()
-            for jar in installed.glob("*.jar"):
-                (unfinished / jar.name).symlink_to(jar)
-            for jar in installed.glob(MLLIB):
-                (unfinished / jar.name).unlink()
-                _copy_without(EXTENSION, jar, unfinished / jar.name)
+            fill(unfinished)
             try:
                 unfinished.rename(made)
             except OSError:
                 if not made.is_dir():  # another process was not faster
                     raise
-    for outdated in directory.glob(f"{PREFIX}*"):
+    for outdated in made.parent.glob(f"{prefix}*"):
         if outdated != made:
             shutil.rmtree(outdated, ignore_errors=True)
-    return made
 
 
 def jars_fingerprint(installed: Path) -> str:

@@ -18,16 +18,15 @@ import contextlib
 import hashlib
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from millstream.pipelines.running.light_jars import light_jars
+from millstream.pipelines.running.light_jars import light_jars, make_directory
 
 HOME = "SPARK_HOME"
 NAME = "spark-home"
 BIN, JARS, CONF = "bin", "jars", "conf"
-PREFIX = "bin-1-"  # another number for another script
+PREFIX = "bin-"
 SUBMIT = "MILLSTREAM_SUBMIT"  # the path of `light_submit`, if there is a prepared command
 SCRIPT = f"""#!/bin/sh
 if [ -n "${SUBMIT}" ]; then
@@ -101,20 +100,17 @@ def linked_home(directory: Path) -> Path:
 
 def light_bin(installed: Path, directory: Path) -> Path:
     """The directory of Spark's commands, with our `spark-submit`; made if it does not exist."""
-    made = directory / f"{PREFIX}{hashlib.sha256(bytes(installed)).hexdigest()[:16]}"
-    if not made.is_dir():
-        with tempfile.TemporaryDirectory(dir=directory, prefix=".bin-") as scratch:
-            unfinished = Path(scratch) / BIN
-            unfinished.mkdir()
-            for command in installed.iterdir():
-                (unfinished / command.name).symlink_to(command)
-            submit = unfinished / "spark-submit"
-            submit.unlink(missing_ok=True)
-            submit.write_text(SCRIPT)
-            submit.chmod(0o755)
-            try:
-                unfinished.rename(made)
-            except OSError:
-                if not made.is_dir():  # another process was not faster
-                    raise
+    commands = sorted(installed.iterdir())
+    digest = hashlib.sha256(repr((SCRIPT, commands)).encode()).hexdigest()[:16]
+    made = directory / f"{PREFIX}{digest}"
+
+    def fill(unfinished: Path) -> None:
+        for command in commands:
+            (unfinished / command.name).symlink_to(command)
+        submit = unfinished / "spark-submit"
+        submit.unlink(missing_ok=True)
+        submit.write_text(SCRIPT)
+        submit.chmod(0o755)
+
+    make_directory(made, PREFIX, fill)
     return made
