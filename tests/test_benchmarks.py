@@ -17,7 +17,7 @@ from benchmarks.__main__ import DEFAULT, EXTRA, _parser
 from benchmarks.measurement import Measurement
 
 ROOT = Path(__file__).resolve().parent.parent
-ALWAYS_RUN = {"authentication", "latency", "slow_clients"}
+ALWAYS_RUN = {"latency", "slow_clients"}
 NAMES = (*DEFAULT, *EXTRA)
 BENCHMARKS = [
     name if name in ALWAYS_RUN else pytest.param(name, marks=pytest.mark.slow) for name in NAMES

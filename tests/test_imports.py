@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.test_tidy import PACKAGE, ROOT, complain, tracked_files
+from tests.test_tidy import PACKAGE, ROOT, complain, statements, tracked_files
 
 # Packages of the pipelines that users import.
 FLAT = ("analytics", "joins", "patterns", "times", "views", "windows")
@@ -31,7 +31,7 @@ def module_paths() -> dict[str, Path]:
 def imports_of(tree: ast.Module, known: set[str]) -> set[str]:
     """The modules of the package that a module imports, anywhere in its text."""
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module is not None:

@@ -6,6 +6,7 @@ import ast
 import functools
 import re
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,6 +66,15 @@ def tracked_files(*suffixes: str) -> list[Path]:
     return sorted(file for file in files if file.suffix in suffixes and file.is_file())
 
 
+def statements(tree: ast.AST) -> Iterator[ast.stmt]:
+    """Every statement, however deep. `ast.walk` also visits expressions, which are most of a tree."""
+    for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+        for child in getattr(tree, field, ()):
+            if isinstance(child, ast.stmt):
+                yield child
+            yield from statements(child)
+
+
 @dataclass(frozen=True)
 class PythonFile:
     """What the checks need of a file. Trees are not kept: all together, they are a million objects,
@@ -81,7 +91,7 @@ class PythonFile:
         tree = ast.parse(text)
         functions = [
             (node.name, node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1)
-            for node in ast.walk(tree)
+            for node in statements(tree)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         ]
         return cls(str(path.relative_to(ROOT)), text, ast.get_docstring(tree), functions)

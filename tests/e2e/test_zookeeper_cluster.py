@@ -139,6 +139,7 @@ def test_paused_broker_is_fenced_and_comes_back(brokers: Brokers) -> None:
     produce(brokers, 1, 0)
 
 
+@pytest.mark.slow
 def test_broker_that_is_gone_for_good_is_unregistered_and_may_be_replaced(
     brokers: Brokers,
 ) -> None:

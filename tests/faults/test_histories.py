@@ -45,8 +45,8 @@ def test_broker_keeps_its_word_under_faults(tmp_path: Path, seed: int, seconds: 
     [
         ("abort-as-commit", Anomaly.ABORTED_READ),
         ("batch-doubled", Anomaly.DUPLICATED),
-        ("offsets-forgotten", Anomaly.PROCESSED_TWICE),
-        ("versions-ignored", Anomaly.VERSION_TWICE),
+        pytest.param("offsets-forgotten", Anomaly.PROCESSED_TWICE, marks=pytest.mark.slow),
+        pytest.param("versions-ignored", Anomaly.VERSION_TWICE, marks=pytest.mark.slow),
         pytest.param("commit-as-abort", Anomaly.TORN_TRANSACTION, marks=pytest.mark.slow),
         pytest.param("marker-dropped", Anomaly.UNSEEN, marks=pytest.mark.slow),
         pytest.param("uncommitted-served", Anomaly.PRECOMMITTED_READ, marks=pytest.mark.slow),

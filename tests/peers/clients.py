@@ -34,14 +34,15 @@ def node_program() -> Sequence[str]:
 
 @cache
 def go_program() -> Sequence[str]:
-    """franz-go, compiled."""
+    """franz-go, compiled without optimizations: that takes half the time."""
     sources = sorted((PROGRAMS / "go").iterdir())
 
     def build(directory: Path) -> None:
         go = require_command("go", "install Go 1.26 or newer")
         for source in sources:
             shutil.copy(source, directory)
-        run_build([go, "build", "-o", "client", "."], directory)
+        plain = ["-gcflags=all=-N -l -dwarf=false", "-ldflags=-s -w"]
+        run_build([go, "build", *plain, "-o", "client", "."], directory)
 
     return [str(cached("go", fingerprint(*sources), build) / "client")]
 

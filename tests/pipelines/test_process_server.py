@@ -152,7 +152,12 @@ def test_forked_program_has_the_environment_and_directory_of_the_one_that_was_st
 
 
 @pytest.mark.parametrize(
-    "variables", [{"PYTHONHASHSEED": "1"}, {"PYTHONWARNINGS": "ignore"}, {SERVER: "/nowhere"}]
+    "variables",
+    [
+        {"PYTHONHASHSEED": "1"},
+        pytest.param({"PYTHONWARNINGS": "ignore"}, marks=pytest.mark.slow),
+        {SERVER: "/nowhere"},
+    ],
 )
 def test_program_runs_where_it_was_started_if_the_server_is_another_python_or_gone(
     server: Server, start: Start, variables: dict[str, str]

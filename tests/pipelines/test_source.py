@@ -144,6 +144,7 @@ def test_stream_goes_on_where_its_checkpoint_ended(
     assert run() == [b"more"]
 
 
+@pytest.mark.slow
 def test_stream_whose_first_batch_was_cut_off_reads_no_history(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:
@@ -179,6 +180,7 @@ def test_stream_whose_first_batch_was_cut_off_reads_no_history(
     assert b"old" not in found
 
 
+@pytest.mark.slow
 def test_stream_reports_how_far_it_lags(spark: SparkSession, topics: Topics) -> None:
     topic = topics.create()
     topics.fill(topic, [b"x"] * 5)
@@ -214,6 +216,7 @@ def test_stream_reports_lost_records_and_continues_if_allowed(
     assert run(failOnDataLoss="false") == [b"4"]
 
 
+@pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.usefixtures("connector")
 def test_stream_takes_over_the_checkpoint_of_sparks_own_connector(

@@ -201,6 +201,7 @@ def share(broker: Broker, group: str, reset: str, wanted: set[int]) -> set[int]:
         consumer.close()
 
 
+@pytest.mark.slow
 def test_share_groups_read_from_the_archive(tmp_path: Path) -> None:
     """From its beginning, by time, and on after a restart."""
     everything = set(range(COUNT))

@@ -41,6 +41,7 @@ def test_without_an_archive_the_page_says_how_to_turn_it_on(console: Console, pa
     assert (found["is_known"], found["partitions"]["total"], found["path"]) == (True, 0, None)
 
 
+@pytest.mark.slow
 def test_archive_is_shown_as_it_goes_on_and_fails(
     archiving: Console, page: Page, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_selected_letters_are_replayed_after_a_dry_run(console: Console, page: P
     assert (status, answer["message"]) == (200, expected)
 
 
+@pytest.mark.slow
 def test_all_letters_are_replayed_once_and_what_comes_back_is_marked(
     console: Console, page: Page
 ) -> None:

@@ -53,6 +53,7 @@ def test_export_of_hostile_records_runs_nowhere(console: Console) -> None:
     assert len([json.loads(it) for it in body.splitlines()]) == len(hostile())
 
 
+@pytest.mark.slow
 def test_export_as_parquet(console: Console) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
     from urllib.request import urlopen

@@ -57,6 +57,7 @@ def test_search_by_text_shows_hits_and_progress(console: Console, page: Page) ->
     expect(page.locator("tr.details .key").first).to_have_text('"order"')
 
 
+@pytest.mark.slow
 def test_search_stops_at_its_limit_and_continues(console: Console, page: Page) -> None:
     page.goto(f"{console.url}/topics/orders/messages/search?q=user&limit=10&order=oldest")
     expect(progress(page)).to_contain_text("Enough found. 10 hits.", timeout=LONG_MS)
@@ -67,6 +68,7 @@ def test_search_stops_at_its_limit_and_continues(console: Console, page: Page) -
     assert len({*zip(places, offsets, strict=True)}) == 20
 
 
+@pytest.mark.slow
 def test_search_by_sql_and_header_and_time(console: Console) -> None:
     path = "/topics/orders/messages/search"
     found = console.json(f"{path}?kind=sql&q=_offset+%3E%3D+148")

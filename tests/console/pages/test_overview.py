@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from millstream import Broker
@@ -59,6 +60,7 @@ def test_overview_changes_by_itself(console: Console, page: Page) -> None:
     expect(page.locator("#chart-records .reading")).to_contain_text("/s")
 
 
+@pytest.mark.slow
 def test_unread_records_that_expire_are_shown(console: Console, page: Page) -> None:
     with console.cluster() as cluster:
         create_topic(cluster, "ov-old", partitions=1, settings={"retention.ms": str(HOUR_MS)})
@@ -117,6 +119,7 @@ def test_empty_cluster_says_so(page: Page) -> None:
             leave(page, fresh)
 
 
+@pytest.mark.slow
 def test_cluster_that_is_gone_is_an_error_with_its_address(page: Page) -> None:
     broker = Broker.start(in_process=False)
     servers = broker.bootstrap_servers

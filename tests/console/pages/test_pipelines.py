@@ -255,6 +255,7 @@ def test_versions_are_side_by_side_and_can_be_compared(
     check_accessible(page)
 
 
+@pytest.mark.slow
 def test_pipeline_that_was_killed_is_shown_as_silent_with_how_it_was_started(
     console: Console, cluster: Cluster, page: Page
 ) -> None:

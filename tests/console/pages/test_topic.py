@@ -186,6 +186,7 @@ def test_choices_are_offered_where_they_contain_the_value() -> None:
     assert choices_of(other) == ()
 
 
+@pytest.mark.slow
 def test_backlog_policy_shows_what_it_does_and_who_causes_it(console: Console, page: Page) -> None:
     settings = {"policy": "reject", "bytes": "2000", "groups": "slow-*"}
     with console.cluster() as cluster:

@@ -99,6 +99,7 @@ def test_environment_that_is_read_only_is_named(environment: Path) -> None:
         prepare()
 
 
+@pytest.mark.slow
 def test_run_that_fails_leaves_no_archive(
     environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

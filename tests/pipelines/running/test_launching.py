@@ -81,6 +81,7 @@ def run_once(declared: Pipeline, spark: SparkSession, where: dict[str, Any]) -> 
     return run_to_end(lambda: declared.start(spark, once=True, **where))
 
 
+@pytest.mark.slow
 def test_batch_ignores_options_for_streams(
     spark: SparkSession, topics: Topics, orders: str
 ) -> None:

@@ -216,7 +216,9 @@ def test_write_refuses_to_overwrite(spark: SparkSession, topics: Topics) -> None
         ).save()
 
 
-@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+@pytest.mark.parametrize(
+    "delivery", [pytest.param("at-least-once", marks=pytest.mark.slow), "exactly-once"]
+)
 def test_stream_writes_every_row_once_and_shows_its_progress_as_a_group(
     spark: SparkSession, topics: Topics, tmp_path: Path, delivery: str
 ) -> None:
