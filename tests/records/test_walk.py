@@ -542,13 +542,13 @@ def test_batch_is_stamped_in_a_copy() -> None:
         stamp_batch(batch[:60], 0, 0)
 
 
-@pytest.mark.parametrize("size", [4096, 4097])
+@pytest.mark.parametrize("size", [32768, 32769])
 def test_only_small_batches_are_checked_in_one_step(size: int) -> None:
-    empty = len(encode_batch([Record(0, 5, None, bytes(3000))])) - 3000
+    empty = len(encode_batch([Record(0, 5, None, bytes(20000))])) - 20000
     batch = encode_batch([Record(0, 5, None, bytes(size - empty))])
     assert len(batch) == size
     fields = check_small_batch(batch, 5, 2**63 - 1, 0, False)
-    assert fields == (parse_header(batch) if size <= 4096 else None)
+    assert fields == (parse_header(batch) if size <= 32768 else None)
 
 
 def test_timestamps_are_checked_in_one_step_too() -> None:

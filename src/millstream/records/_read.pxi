@@ -1,5 +1,7 @@
 # Reading headers and records, without the GIL. Part of _walk.pyx and _columns.pyx.
 
+include "_crc.pxi"
+
 cdef enum:
     HEADER_SIZE = 61
     ATTRIBUTES_AT = 21
@@ -14,7 +16,7 @@ cdef enum:
     RELEASE_GIL_FROM_BYTES = 65536
     MAX_PROBLEMS = 64
     MAGIC_V2 = 2
-    SMALL_BATCH = 4096          # more is checked faster with the CRC of the hardware
+    SMALL_BATCH = 32768         # checked in one step, with the GIL; for larger ones that is slower
     PROBLEM_NULL_KEY = 1
     PROBLEM_TIMESTAMP = 2
 
@@ -268,49 +270,3 @@ cdef object corrupt(Status status, base_offset):
     if status == NO_MEMORY:
         return MemoryError()
     return CorruptBatch(f"batch with base offset {base_offset}: {_REASONS[status]}")
-
-
-# CRC-32C, eight bytes at a time (the library's function cannot be called without the GIL)
-
-cdef uint32_t crc_table[8][256]
-
-
-cdef void fill_crc_table() noexcept nogil:
-    cdef uint32_t crc
-    cdef int byte, bit, row
-    for byte in range(256):
-        crc = <uint32_t>byte
-        for bit in range(8):
-            crc = (crc >> 1) ^ (0x82F63B78u if crc & 1 else 0)
-        crc_table[0][byte] = crc
-    for byte in range(256):
-        for row in range(1, 8):
-            crc = crc_table[row - 1][byte]
-            crc_table[row][byte] = (crc >> 8) ^ crc_table[0][crc & 0xFF]
-
-
-cdef inline uint32_t crc32c(const uint8_t* at, Py_ssize_t size) noexcept nogil:
-    return crc32c_from(0, at, size)
-
-
-cdef uint32_t crc32c_from(uint32_t before, const uint8_t* at, Py_ssize_t size) noexcept nogil:
-    """The CRC of these bytes after others whose CRC is `before`."""
-    cdef uint32_t crc = before ^ 0xFFFFFFFFu
-    cdef uint32_t high
-    while size >= 8:
-        crc ^= at[0] | (<uint32_t>at[1] << 8) | (<uint32_t>at[2] << 16) | (<uint32_t>at[3] << 24)
-        high = at[4] | (<uint32_t>at[5] << 8) | (<uint32_t>at[6] << 16) | (<uint32_t>at[7] << 24)
-        crc = (crc_table[7][crc & 0xFF] ^ crc_table[6][(crc >> 8) & 0xFF]
-               ^ crc_table[5][(crc >> 16) & 0xFF] ^ crc_table[4][crc >> 24]
-               ^ crc_table[3][high & 0xFF] ^ crc_table[2][(high >> 8) & 0xFF]
-               ^ crc_table[1][(high >> 16) & 0xFF] ^ crc_table[0][high >> 24])
-        at += 8
-        size -= 8
-    while size > 0:
-        crc = (crc >> 8) ^ crc_table[0][(crc ^ at[0]) & 0xFF]
-        at += 1
-        size -= 1
-    return crc ^ 0xFFFFFFFFu
-
-
-fill_crc_table()
