@@ -67,7 +67,7 @@ def tracked_files(*suffixes: str) -> list[Path]:
 
 
 def statements(tree: ast.AST) -> Iterator[ast.stmt]:
-    """Every statement, however deep. `ast.walk` also visits expressions, which are most of a tree."""
+    """Every statement, however deep; `ast.walk` also visits expressions: most of a tree."""
     for field in ("body", "handlers", "orelse", "finalbody", "cases"):
         for child in getattr(tree, field, ()):
             if isinstance(child, ast.stmt):
