@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +12,7 @@ from millstream.pipelines.columns import (
     check_time,
     check_watermark,
     kind_of,
+    listed,
     name_column,
     watermark_delay_ms,
 )
@@ -42,6 +43,13 @@ def test_column_is_given_by_name_or_made(sales: DataFrame) -> None:
     assert (name, frame.columns[-1]) == ("twice", "twice")
     with pytest.raises(ConfigError, match="no column 'town': id, text"):
         kind_of(sales, "town")
+
+
+@pytest.mark.parametrize("given", [None, 5, ["user", 5], {"user"}])
+def test_columns_are_one_or_several_in_an_order(given: Any) -> None:
+    assert (listed("user"), listed(("user", "day"))) == (["user"], ["user", "day"])
+    with pytest.raises(ConfigError, match="is no column: give a name, a Column, or several"):
+        listed(given)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from millstream.errors import ConfigError
 from millstream.pipelines import Pipeline, pipeline, table, topic
 
 ORDERS = topic("orders", schema="id long, amount double")
@@ -54,3 +58,19 @@ def test_variant_differs_only_in_what_is_said() -> None:
 def test_pipeline_has_the_place_of_its_definition() -> None:
     declared = pipeline(reads=ORDERS, writes=table("t"), name="t")(lambda orders: orders)
     assert declared.home == Path(__file__).parent
+
+
+@pytest.mark.parametrize(
+    ("start_at", "problem"),
+    [
+        (datetime(2026, 1, 31), "has no time zone"),
+        (5, "it must be earliest, latest, a datetime or an offset"),
+        ("latets", "it must be earliest"),
+    ],
+)
+def test_batch_begins_at_places_that_a_topic_may_declare(start_at: Any, problem: str) -> None:
+    """Refused before anything is asked: there is no session, and no broker."""
+    spark: Any = None
+    declared = pipeline(reads=ORDERS, writes=table("t"), name="p")(lambda orders: orders)
+    with pytest.raises(ConfigError, match=f"pipeline p: start_at is .*{problem}"):
+        declared.batch(spark, start_at=start_at)

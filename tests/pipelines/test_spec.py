@@ -9,7 +9,7 @@ import pytest
 
 from millstream.errors import ConfigError
 from millstream.pipelines import pipeline
-from millstream.pipelines.spec import Topic, table, topic
+from millstream.pipelines.spec import Topic, table, topic, view
 
 ORDERS = topic("orders", schema="id long, amount double")
 USERS = topic("users", schema="id long, name string")
@@ -31,6 +31,24 @@ def test_pipeline_that_reads_what_it_writes_is_refused() -> None:
     declare = pipeline(reads=ORDERS, writes=writes, name="loop")
     with pytest.raises(ConfigError, match="reads topic orders and writes to it"):
         declare(lambda orders: orders)
+
+
+@pytest.mark.parametrize(
+    "writes",
+    [
+        {"one": table("sales", key="id"), "two": table("Sales")},
+        {"one": view("sales", key="id"), "two": table("sales", key="id")},
+        {"one": table("two", key="id"), "two": view(key="id")},
+    ],
+)
+def test_pipeline_with_two_outputs_in_one_table_is_refused(writes: Any) -> None:
+    declare = pipeline(reads=ORDERS, writes=writes, name="p")
+    with pytest.raises(ConfigError, match="writes outputs one and two to the same table"):
+        declare(lambda orders: orders)
+
+
+def test_avro_topic_has_a_watermark_on_a_column_of_its_avro_schema() -> None:
+    assert topic("t", format="avro", watermark=("at", "1 minute")).watermark is not None
 
 
 def test_topic_is_json_with_a_schema_and_raw_without() -> None:
@@ -79,12 +97,23 @@ def test_table_replaces_by_key_or_appends() -> None:
         (lambda: topic("t", format="xml"), "must be raw, json, avro, csv or text"),
         (lambda: topic("t", start_at="yesterday"), "must be earliest, latest, a datetime"),
         (lambda: topic("t", start_at=datetime(2026, 1, 31)), "has no time zone"),
+        (lambda: topic("t", start_at=5), "start_at is 5; it must be earliest"),  # type: ignore[arg-type]
+        (lambda: topic("t", start_at={"0": 5}), "it must be earliest"),  # type: ignore[dict-item]
+        (lambda: topic("t", key=None), "topic t: key is None; name a column"),  # type: ignore[arg-type]
+        (lambda: topic("t", table_key=5), "topic t: table_key is 5; name a column"),  # type: ignore[arg-type]
         (lambda: topic("t", watermark="at"), r'write \("column", "10 minutes"\)'),  # type: ignore[arg-type]
+        (
+            lambda: topic("t", watermark=("at", "1 minute")),
+            r'a schema, with the column at\..*frame.withWatermark\("at", "1 minute"\)',
+        ),
         (lambda: topic("t", queries="searches"), "queries needs a schema"),
         (lambda: table("1; drop"), "cannot name a table"),
         (lambda: table("t", mode="merge"), "must be upsert, append or replace"),
         (lambda: table("t", mode="upsert"), "needs a key"),
         (lambda: table("t", delete="gone"), "delete needs a key"),
+        (lambda: table("t", key=None), "table t: key is None; name a column"),  # type: ignore[arg-type]
+        (lambda: table("t", key=("a", 5)), r"table t: key is \('a', 5\)"),  # type: ignore[arg-type]
+        (lambda: view(key=5), "view: key is 5; name a column"),  # type: ignore[arg-type]
         (
             lambda: pipeline(reads=ORDERS, writes=table("t"), name="a b")(lambda orders: orders),
             "'a b' cannot name a pipeline",
@@ -131,5 +160,12 @@ def test_variant_needs_outputs_of_its_own() -> None:
             both.variant(**changes)
     with pytest.raises(ConfigError, match="writes to topic two, as p does"):
         both.variant("q", writes={"one": table("three"), "two": topic("two")})
+    for same in (table("ONE"), view("one", key="id")):
+        with pytest.raises(ConfigError, match=r"writes to table (?i:one), as p does"):
+            both.variant("q", writes={"one": same, "two": topic("three")})
+    shown = pipeline(reads=ORDERS, writes=view("shown", key="id"), name="p")(lambda orders: orders)
+    with pytest.raises(ConfigError, match="writes to table shown, as p does"):
+        shown.variant("q", writes=table("shown", key="id"))
+    assert both.variant("q", writes=topic("TWO")).identity == "q"
     assert both.variant("p", output_mode="update").writes == writes  # in its place
     assert both.variant("q", writes=topic("one")).identity == "q"

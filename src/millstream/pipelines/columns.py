@@ -40,10 +40,13 @@ def check_choice(name: str, value: object, choices: Any) -> None:
 
 
 def listed(given: str | Column | Sequence[str | Column]) -> list[str | Column]:
-    """One column, or several."""
+    """One column, or several; raises `ConfigError` for anything else."""
     from pyspark.sql import Column
 
-    return [given] if isinstance(given, str | Column) else list(given)
+    columns = [given] if isinstance(given, str | Column) else given
+    if not isinstance(columns, Sequence) or not all(isinstance(it, str | Column) for it in columns):
+        raise ConfigError(f"{given!r} is no column: give a name, a Column, or several of them")
+    return list(columns)
 
 
 def kind_of(frame: DataFrame, name: str) -> str:

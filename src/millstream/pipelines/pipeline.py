@@ -19,7 +19,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
-from millstream.pipelines.spec import Output, PipelineSpec, Topic, by_name, name_of
+from millstream.pipelines.spec import (
+    Output,
+    PipelineSpec,
+    Topic,
+    by_name,
+    check_start_at,
+    name_of,
+)
 from millstream.views.positions import Position
 from millstream.views.reading import TIMEOUT_SECONDS, Snapshot, read_once
 
@@ -89,6 +96,8 @@ class Pipeline(PipelineSpec):
         from millstream.pipelines.running.outputs import without_watermark
         from millstream.pipelines.running.settings import load_settings
 
+        if start_at is not None:
+            check_start_at(f"pipeline {self.name}", start_at)
         settings = load_settings(self.home, overrides={"broker": broker})
         made = self(**read_history(self, spark, settings, start_at))
         if isinstance(made, Mapping):

@@ -115,10 +115,10 @@ def topic(
 
     To read: with a `schema` the values are decoded (`format`: JSON unless said otherwise), without
     one the columns are those of Spark's Kafka connector. `start_at` is where the first run begins:
-    "earliest", "latest", a moment, or an offset for each partition. `watermark` is a column and how
-    late a record may come: `("at", "10 minutes")`. `bad_records` says what happens to records that
-    do not decode: they go to the topic `dead_letters` ("deadletter"), are dropped ("drop") or end
-    the query ("fail").
+    "earliest", "latest", a moment, or an offset for each partition. `watermark` is a column of the
+    schema and how late a record may come: `("at", "10 minutes")`. `bad_records` says what
+    happens to records that do not decode: they go to the topic `dead_letters` ("deadletter"), are
+    dropped ("drop") or end the query ("fail").
 
     `idle_after` lets the watermark advance while the topic is idle: if all of its records have been
     read and none has come for that long, the watermark behaves as if one had come that long ago. It
@@ -147,14 +147,14 @@ def topic(
         name=name,
         schema=schema,
         format=format,
-        key=_names(key) or _names(table_key),
+        key=_names(f"topic {name}: key", key) or _names(f"topic {name}: table_key", table_key),
         start_at=start_at,
         watermark=watermark,
         bad_records=bad_records,
         dead_letters=dead_letters or DEAD_LETTER_PREFIX + name,
         partitions=partitions,
         idle_after=idle_after,
-        table_key=_names(table_key),
+        table_key=_names(f"topic {name}: table_key", table_key),
         load_first=load_first,
         queries=queries or "",
         options={it: _option_text(value) for it, value in (options or {}).items()},
@@ -179,7 +179,7 @@ def table(
     """
     if not _TABLE_NAME.fullmatch(name):
         raise ConfigError(f"{name!r} cannot name a table: use letters, digits and underscores")
-    keys = _names(key)
+    keys = _names(f"table {name}: key", key)
     mode = mode or ("upsert" if keys else "append")
     if mode not in TABLE_MODES:
         raise ConfigError(f"table {name}: mode is {mode!r}; it must be {_either(TABLE_MODES)}")
@@ -210,7 +210,7 @@ def view(
         raise ConfigError(f"view: keeps={keeps!r}; it must be between 1 and {STAMPS_KEPT_MAX}")
     if name is not None and not _TABLE_NAME.fullmatch(name):
         raise ConfigError(f"{name!r} cannot name a view: use letters, digits and underscores")
-    keys = _names(key)
+    keys = _names("view: key" if name is None else f"view {name}: key", key)
     if not keys:
         raise ConfigError('a view has one row for each key: view(key="user")')
     return View(name or "", keys, "upsert", None, keeps)
@@ -257,6 +257,7 @@ class PipelineSpec:
             )
         _check_parameters(self)
         _check_no_loop(self)
+        _check_tables_differ(self)
 
     def __call__(self, *frames: Any, **named: Any) -> Any:
         """The function itself, on whatever DataFrames."""
@@ -384,6 +385,19 @@ def _check_no_loop(declared: PipelineSpec) -> None:
         )
 
 
+def _check_tables_differ(declared: PipelineSpec) -> None:
+    """Outputs of one batch are written one after another; none may undo another."""
+    found: dict[str, str] = {}  # the outputs, by table
+    for output, it in declared.writes.items():
+        if isinstance(it, Table):
+            other = found.setdefault(_identity(it)[1], output)
+            if other != output:
+                raise ConfigError(
+                    f"pipeline {declared.name} writes outputs {other} and {output} to the same "
+                    f"table, {it.name}: give each a table of its own"
+                )
+
+
 def _check_topic(declared: Topic) -> None:
     name, start_at, watermark = declared.name, declared.start_at, declared.watermark
     if not _TOPIC_NAME.fullmatch(name):
@@ -397,16 +411,7 @@ def _check_topic(declared: Topic) -> None:
         raise ConfigError(
             f"topic {name}: format is {declared.format!r}; it must be {_either(FORMATS)}"
         )
-    if isinstance(start_at, str) and start_at not in ("earliest", "latest"):
-        raise ConfigError(
-            f"topic {name}: start_at is {start_at!r}; it must be earliest, latest, a datetime or "
-            "an offset for each partition ({0: 23})"
-        )
-    if isinstance(start_at, datetime) and start_at.tzinfo is None:
-        raise ConfigError(
-            f"topic {name}: start_at is {start_at!r}, which has no time zone; write "
-            "datetime(..., tzinfo=UTC)"
-        )
+    check_start_at(f"topic {name}", start_at)
     if (declared.load_first or declared.table_key) and start_at != "earliest":
         raise ConfigError(f"topic {name}: a table is read from its beginning; leave out start_at")
     if declared.queries and declared.schema is None:
@@ -421,13 +426,40 @@ def _check_topic(declared: Topic) -> None:
         raise ConfigError(
             f'topic {name}: watermark is {watermark!r}; write ("column", "10 minutes")'
         )
+    if watermark is not None and declared.schema is None and declared.format != "avro":
+        column, delay = watermark
+        raise ConfigError(
+            f"topic {name}: watermark needs a schema, with the column {column}. For records that "
+            f'are not decoded, call frame.withWatermark("{column}", "{delay}") in the function'
+        )
+
+
+def check_start_at(what: str, start_at: object) -> None:
+    """Raises `ConfigError` unless `start_at` is a place in a topic, as `topic` describes it."""
+    if isinstance(start_at, datetime):
+        if start_at.utcoffset() is None:
+            raise ConfigError(
+                f"{what}: start_at is {start_at!r}, which has no time zone; write "
+                "datetime(..., tzinfo=UTC)"
+            )
+    elif start_at not in ("earliest", "latest") and not _are_offsets(start_at):
+        raise ConfigError(
+            f"{what}: start_at is {start_at!r}; it must be earliest, latest, a datetime or "
+            "an offset for each partition ({0: 23})"
+        )
+
+
+def _are_offsets(given: object) -> bool:
+    return isinstance(given, Mapping) and all(
+        isinstance(it, int) and not isinstance(it, bool) for pair in given.items() for it in pair
+    )
 
 
 def _check_own_outputs(made: PipelineSpec, original: PipelineSpec) -> None:
     """Two pipelines in one topic or table would double, or overwrite, each other's rows."""
-    used = {(type(it), it.name) for it in original.writes.values()}
+    used = {_identity(it) for it in original.writes.values()}
     for it in made.writes.values():
-        if (type(it), it.name) in used:
+        if _identity(it) in used:
             what = "topic" if isinstance(it, Topic) else "table"
             raise ConfigError(
                 f"{made.identity} writes to {what} {it.name}, as {original.identity} does: give "
@@ -435,8 +467,19 @@ def _check_own_outputs(made: PipelineSpec, original: PipelineSpec) -> None:
             )
 
 
-def _names(given: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+def _identity(output: Output) -> tuple[bool, str]:
+    """What two outputs have in common if they are one topic or one table. A view is a table, and
+    SQLite takes `Sales` and `sales` for the same one."""
+    is_topic = isinstance(output, Topic)
+    return is_topic, output.name if is_topic else output.name.lower()
+
+
+def _names(what: str, given: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
+    """One column, or several; raises `ConfigError` for anything else."""
+    names = (given,) if isinstance(given, str) else given
+    if not isinstance(names, tuple | list) or not all(isinstance(it, str) and it for it in names):
+        raise ConfigError(f'{what} is {given!r}; name a column, "id", or several: ("user", "day")')
+    return tuple(names)
 
 
 def _either(names: tuple[str, ...]) -> str:

@@ -30,6 +30,7 @@ SPREE = match(
         ({"subsets": {"a": ["b"]}}, "subset a has the name of a variable"),
         ({"subsets": {"s": ["a", "c"]}}, "subset s names c"),
         ({"max_rows": 0}, "max_rows=0"),
+        ({"buckets": "x"}, "buckets='x': it must be an integer"),
         ({"within": "0 s"}, "within"),
         ({"stragglers": "correct"}, "each result is emitted once"),
         ({"n": "sum(a.x"}, "measure n: expected '\\)'"),

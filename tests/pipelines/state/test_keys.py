@@ -23,6 +23,7 @@ from millstream.pipelines.state.keys import (
     _spark_hash,
     bucket_labels,
     buckets_of,
+    check_buckets,
     distinct,
     first_rows,
     key_codes,
@@ -49,6 +50,14 @@ KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
         st.fixed_dictionaries({"a": st.integers(0, 3) | st.none(), "b": st.sampled_from("xy")}),
     ),
 }
+
+
+@pytest.mark.parametrize("buckets", [0, 2**16 + 1, "x", 2.0, True, None])
+def test_number_of_buckets_is_a_whole_one(buckets: object) -> None:
+    check_buckets(1)
+    check_buckets(2**16)
+    with pytest.raises(ConfigError, match="it must be an integer between 1 and 65536"):
+        check_buckets(buckets)
 
 
 def one_hash(value: Any, kind: pa.DataType) -> int:

@@ -244,7 +244,7 @@ def test_wrong_settings_are_refused_before_the_query_starts(
             run_operator(operator, {"rows": rows})
     finally:
         spark.conf.set(STORE_PROVIDER, before)
-    with pytest.raises(ConfigError, match="buckets 0: choose between 1 and 65536"):
+    with pytest.raises(ConfigError, match="buckets=0: it must be an integer between 1 and 65536"):
         run_operator(operator, {"rows": rows}, 0)
 
 

@@ -253,6 +253,8 @@ def test_what_cannot_be_meant_is_refused_when_it_is_defined() -> None:
             "corrects nothing without allowed_lateness",
         ),
         ({"n": "sum(distinct x)"}, "only count has distinct values here"),
+        ({"n": "count(*)", "buckets": 0}, "buckets=0: it must be an integer"),
+        ({"n": "count(*)", "key": 5}, "5 is no column: give a name"),
     ):
         with pytest.raises(ConfigError) as refused:
             sliding("1 minute", **usual | arguments)

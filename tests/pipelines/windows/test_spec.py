@@ -33,6 +33,7 @@ def spec(**changes: Any) -> WindowSpec:
         ({"aggregates": {}}, "a window without aggregates"),
         ({"emit": "often"}, '"every 10 seconds"'),
         ({"emit": "every blue moon"}, "emit 'blue moon'"),
+        ({"buckets": 0}, "buckets=0: it must be an integer between 1 and 65536"),
     ],
 )
 def test_bad_settings_are_refused_with_the_fix(changes: dict[str, Any], message: str) -> None:

@@ -37,6 +37,7 @@ from millstream.pipelines.patterns.language import (
 from millstream.pipelines.patterns.language import walk as walk_pattern
 from millstream.pipelines.patterns.matcher import Skip
 from millstream.pipelines.patterns.program import Program, compile_pattern
+from millstream.pipelines.state.keys import check_buckets
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -71,6 +72,7 @@ class PatternSpec:
     def __post_init__(self) -> None:
         check_choice("rows", self.rows, RowsPerMatch)
         check_choice("order", self.order, RowOrder)
+        check_buckets(self.buckets)
         if self.max_rows < 1:
             raise ConfigError(f"max_rows={self.max_rows}: it must be at least 1")
         self._check_names()

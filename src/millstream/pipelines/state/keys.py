@@ -62,6 +62,12 @@ def key_hashes(columns: Sequence[pa.Array], row_count: int) -> Hashes:
     return hashes
 
 
+def check_buckets(buckets: object) -> None:
+    """Raises `ConfigError` unless state can be divided into so many buckets."""
+    if not isinstance(buckets, int) or isinstance(buckets, bool) or not 1 <= buckets <= BUCKETS_MAX:
+        raise ConfigError(f"buckets={buckets!r}: it must be an integer between 1 and {BUCKETS_MAX}")
+
+
 def buckets_of(hashes: Hashes, bucket_count: int) -> npt.NDArray[np.uint16]:
     return (hashes % np.uint64(bucket_count)).astype(np.uint16)
 

@@ -28,7 +28,7 @@ from millstream.errors import ConfigError
 from millstream.pipelines.columns import WATERMARK_DELAY
 from millstream.pipelines.plans import BY_ARRIVAL
 from millstream.pipelines.state.bucket import END_OF_TIME, NO_WATERMARK, Changes, InputSpec
-from millstream.pipelines.state.keys import BUCKETS_MAX, bucket_labels, split_by_bucket, with_hash
+from millstream.pipelines.state.keys import bucket_labels, check_buckets, split_by_bucket, with_hash
 from millstream.pipelines.state.operator import OPERATOR, Operator, run_bucket
 from millstream.pipelines.state.page_columns import from_page, narrowed, to_page, widened
 from millstream.pipelines.state.pages import decode_page, encode_page
@@ -59,8 +59,7 @@ def run_operator(
     more; either all of them are streams or none. A checkpoint keeps its number of buckets."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    if not 1 <= buckets <= BUCKETS_MAX:
-        raise ConfigError(f"buckets {buckets}: choose between 1 and {BUCKETS_MAX}")
+    check_buckets(buckets)
     packed = reduce(
         lambda left, right: left.unionAll(right),
         [_pack_frame(inputs[name], name, spec, buckets) for name, spec in operator.inputs.items()],

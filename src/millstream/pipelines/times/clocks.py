@@ -35,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import ConfigError
-from millstream.pipelines.columns import as_column, check_time
+from millstream.pipelines.columns import as_column, check_time, listed
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.state import BucketState, InputSpec, Operator, StateTableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, key_codes
@@ -130,7 +130,6 @@ def correct_device_clocks(
     A stream needs a watermark on `received`. The result has none: call `withWatermark` on
     `event_time` after this.
     """
-    from pyspark.sql import Column
     from pyspark.sql.functions import unix_micros
 
     from millstream.pipelines.state.spark import arrow_schema, run_operator
@@ -143,7 +142,7 @@ def correct_device_clocks(
     tolerance_us = duration_us(tolerance, "tolerance", zero_allowed=True)
     own_us = unix_micros(as_column(received)) - unix_micros(as_column(sent))
     prepared = frame.withColumns({_RECEIVED: as_column(received), _OFFSET: own_us})
-    keys = [key] if isinstance(key, str | Column) else list(key)
+    keys = listed(key)
     names = prepared.select(*map(as_column, keys)).columns
     for name, key in zip(names, keys, strict=True):
         if name not in prepared.columns:

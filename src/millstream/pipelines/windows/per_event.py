@@ -53,6 +53,7 @@ from millstream.pipelines.durations import Duration, duration_text, duration_us
 from millstream.pipelines.lateness import Lateness, Stragglers
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.results import KIND, LATE, LATENESS, OLD, drop_late
+from millstream.pipelines.state.keys import check_buckets
 from millstream.pipelines.times.lateness import IS_LATE, is_late, lateness, with_rule
 from millstream.pipelines.windows.aggregates import Aggregate, Given, parse_aggregates
 from millstream.pipelines.windows.emission import NOW, Emit, parse_emit
@@ -78,6 +79,7 @@ class Sliding:
 
     def __post_init__(self) -> None:
         _ = self.parsed
+        check_buckets(self.buckets)
         if self.emission.is_once and self.lateness.corrects:
             raise ConfigError(
                 'emit="arrival" gives each event one result, so there is nothing to correct: '

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from millstream.pipelines.columns import as_column
 from millstream.pipelines.lateness import Lateness
+from millstream.pipelines.state.keys import check_buckets
 from millstream.pipelines.windows.aggregates import (
     ADDABLE_KINDS,
     Aggregate,
@@ -39,6 +40,7 @@ class WindowSpec:
     def __post_init__(self) -> None:
         _ = self.every_us
         check_aggregates(self.aggregates)
+        check_buckets(self.buckets)
         if self.is_kept:
             _ = self.addable
         else:
