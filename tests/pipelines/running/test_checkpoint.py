@@ -11,6 +11,7 @@ import pytest
 
 from millstream.errors import ConfigError
 from millstream.pipelines import Pipeline, pipeline, table, topic
+from millstream.pipelines.offsets import EARLIEST
 from millstream.pipelines.running import checkpoint as checkpoint_module
 from millstream.pipelines.running.checkpoint import Checkpoint, align
 
@@ -22,6 +23,12 @@ def declared(*names: str) -> Pipeline:
     reads = {f"frame{number}": topic(name) for number, name in enumerate(names)}
     declare = pipeline(reads=reads, writes=table("t"), name="p")
     return declare(lambda frame0, frame1=None: frame0)
+
+
+def plan_a_batch(checkpoint: Path) -> None:
+    """As Spark does: it writes where a batch ends before it reads it."""
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "offsets" / "0").write_text('v1\n{}\n{"a": {"0": 4}}')
 
 
 def test_checkpoint_lists_its_batches(spark: SparkSession, tmp_path: Path) -> None:
@@ -55,6 +62,7 @@ def test_checkpoint_belongs_to_the_topics_it_was_made_for(
 ) -> None:
     checkpoint = Checkpoint(spark, str(tmp_path / "new" / "p"))
     checkpoint.claim(declared("a", "b"), {})
+    plan_a_batch(tmp_path / "new" / "p")
     checkpoint.claim(declared("b", "a"), {})
     with pytest.raises(ConfigError, match="made by p reading a, b, and now reads a:"):
         checkpoint.claim(declared("a"), {})
@@ -63,6 +71,7 @@ def test_checkpoint_belongs_to_the_topics_it_was_made_for(
 def test_checkpoint_detects_a_recreated_topic(spark: SparkSession, tmp_path: Path) -> None:
     checkpoint = Checkpoint(spark, str(tmp_path / "p"))
     old, new = UUID(int=1), UUID(int=2)
+    plan_a_batch(tmp_path / "p")
     checkpoint.claim(declared("a"), {})  # from a broker that has no ids
     checkpoint.claim(declared("a"), {"a": old, "written": new})
     checkpoint.claim(declared("a"), {"a": old})
@@ -71,6 +80,48 @@ def test_checkpoint_detects_a_recreated_topic(spark: SparkSession, tmp_path: Pat
     forgiving = topic("a", options={"failOnDataLoss": False})
     checkpoint.claim(declared("a").variant("p", reads=forgiving), {"a": new})
     checkpoint.claim(declared("a"), {"a": new})
+
+
+def test_checkpoint_without_a_batch_belongs_to_no_topics(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A first start that fails has read nothing."""
+    checkpoint = Checkpoint(spark, str(tmp_path / "p"))
+    old, new = UUID(int=1), UUID(int=2)
+    checkpoint.claim(declared("aa"), {"aa": old})
+    checkpoint.check_windows(["tumbling 1 minute"])
+    checkpoint.claim(declared("a"), {"a": old})
+    checkpoint.check_windows(["tumbling 2 minutes"])
+    checkpoint.claim(declared("a"), {"a": new})
+    plan_a_batch(tmp_path / "p")
+    checkpoint.claim(declared("a"), {"a": new})
+    checkpoint.check_windows(["tumbling 2 minutes"])
+    with pytest.raises(ConfigError, match="made by p reading a, and now reads aa"):
+        checkpoint.claim(declared("aa"), {"aa": old})
+    with pytest.raises(ConfigError, match="topic a was deleted and recreated"):
+        checkpoint.claim(declared("a"), {"a": old})
+    with pytest.raises(ConfigError, match="windows that end at tumbling 2 minutes"):
+        checkpoint.check_windows(["tumbling 1 minute"])
+
+
+def test_checkpoint_without_a_batch_keeps_where_the_same_topics_begin(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    checkpoint = Checkpoint(spark, str(tmp_path / "p"))
+    ids = {name: UUID(int=number) for number, name in enumerate("abc")}
+    reads = {
+        "same": topic("a", start_at="latest"),
+        "renamed": topic("bb", start_at="latest"),
+        "recreated": topic("c", start_at="latest"),
+    }
+    first = declared("a").variant("p", reads=reads, function=lambda same, renamed, recreated: same)
+    checkpoint.claim(first, ids)
+    began = {it: {(reads[it].name, 0): 4} for it in reads}
+    checkpoint.keep_starting(began)
+    second = first.variant("p", reads=reads | {"renamed": topic("b", start_at="latest")})
+    for _ in range(2):
+        checkpoint.claim(second, ids | {"c": UUID(int=9)})
+        assert checkpoint.starting() == {"same": began["same"], "recreated": {("c", 0): EARLIEST}}
 
 
 def test_checkpoint_keeps_where_inputs_begin_through_hadoop_too(

@@ -16,7 +16,6 @@ from pyspark.errors import StreamingQueryException
 
 from millstream.errors import ConfigError
 from millstream.pipelines import Pipeline, pipeline, table, topic
-from millstream.pipelines.running.checkpoint import Checkpoint
 from millstream.pipelines.running.fan_out import FanOutSink
 from millstream.pipelines.running.launching import (
     limit_batches,
@@ -375,10 +374,25 @@ def test_checkpoint_of_other_topics_is_refused(
     spark: SparkSession, topics: Topics, orders: str, where: dict[str, Any]
 ) -> None:
     declared = totals(orders)
-    Checkpoint(spark, f"{where['checkpoint']}/{declared.name}").claim(declared, {})
+    run_once(declared, spark, where)
     other = declared.variant(declared.name, reads=topic(topics.create(), schema=SCHEMA))
     with pytest.raises(ConfigError, match=f"made by {declared.name} reading {orders}, and now"):
         other.start(spark, **where)
+
+
+def test_topics_may_be_corrected_after_a_first_start_that_failed(
+    spark: SparkSession, topics: Topics, orders: str, where: dict[str, Any], tmp_path: Path
+) -> None:
+    from pyspark.errors import AnalysisException
+
+    reads, writes = topic(topics.create(), schema=SCHEMA), table("totals", key="user")
+    declare = pipeline(reads=reads, writes=writes, name=f"first-{orders}")
+    wrong = declare(lambda orders: orders.select("usr"))
+    with pytest.raises(AnalysisException, match="usr"):
+        wrong.start(spark, **where)
+    right = wrong.variant(wrong.name, reads=topic(orders, schema=SCHEMA), function=per_user)
+    run_once(right, spark, where)
+    assert stored(tmp_path, "select user, total from totals") == [("ada", 3.0), ("bob", 1.5)]
 
 
 def test_result_that_is_no_stream_is_refused(

@@ -9,6 +9,9 @@ systems, so that it can be wherever Spark supports it.
      "first_batch": 0, "windows": ["tumbling 1 minute, the end of the window + 5 minutes"],
      "state": ["aggregate by (user): sum(amount)"], "carried_from": "1"}
 
+All of it is compared with the pipeline that starts, once a batch was planned. A first start that
+failed before it has read nothing, so the next one may read other topics.
+
 Batches before "first_batch" are those of another writer, whose checkpoint was taken over. "windows"
 are those that Spark computes and that have an allowed lateness, which is in the key of their state:
 with another one, Spark would emit an open window twice, with a part of its rows each. "state" are
@@ -26,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from millstream.errors import ConfigError
-from millstream.pipelines.offsets import Offsets, from_json, to_json
+from millstream.pipelines.offsets import EARLIEST, Offsets, from_json, to_json
 from millstream.pipelines.query_files import (
     ends_of_sources,
     is_local,
@@ -138,17 +141,21 @@ class Checkpoint:
         return None if begun is None or begun == self.last_completed_batch() else begun
 
     def claim(self, pipeline: PipelineSpec, topic_ids: Mapping[str, UUID]) -> None:
-        """Record the pipeline as its owner; raises `ConfigError` if it has another one."""
+        """Record the pipeline as its owner; raises `ConfigError` if it has batches of another."""
         topics = {parameter: it.name for parameter, it in pipeline.reads.items()}
         ids = {name: str(topic_ids[name]) for name in topics.values() if name in topic_ids}
         text = self._read(OWNER_FILE)
-        self.was_taken_over = text is None and bool(self._list("offsets"))
+        is_new = self.is_new()
+        self.was_taken_over = text is None and not is_new
         if text is not None:
             earlier = json.loads(text)
-            self._check_names(earlier, topics)
-            self._check_ids(pipeline, earlier.get("topics", {}), ids)
-            if earlier.get("topics") == ids:
-                return
+            if is_new:
+                self._correct_starting(pipeline, earlier.get("topics", {}), ids)
+            else:
+                self._check_names(earlier, topics)
+                self._check_ids(pipeline, earlier.get("topics", {}), ids)
+                if earlier.get("topics") == ids:
+                    return
         owner = self._owner()
         if text is None:
             done = self.last_completed_batch()
@@ -160,7 +167,7 @@ class Checkpoint:
         """Raises `ConfigError` if a window in Spark's state would end at another time."""
         owner = self._owner()
         known = owner.get("windows", [])
-        if gone := [it for it in known if it not in closing]:
+        if (gone := [it for it in known if it not in closing]) and not self.is_new():
             raise ConfigError(
                 f"the checkpoint {self.location} has windows that end at {'; '.join(gone)}, and "
                 f"now they end at {'; '.join(closing) or 'their own end'}: those that are open "
@@ -243,6 +250,24 @@ class Checkpoint:
     def keep_starting(self, starting: Mapping[str, Offsets]) -> None:
         content = {parameter: to_json(offsets) for parameter, offsets in starting.items()}
         self._write(STARTING_FILE, json.dumps(content))
+
+    def _correct_starting(
+        self, pipeline: PipelineSpec, earlier: Mapping[str, str], now: Mapping[str, str]
+    ) -> None:
+        """Forget where inputs began whose topic is another one. The end of a topic that was
+        recreated is its beginning: all of its records came after the first start."""
+        kept = self.starting()
+        corrected = {}
+        for parameter, offsets in kept.items():
+            it = pipeline.reads.get(parameter)
+            if it is None or any(name != it.name for name, _ in offsets):
+                continue
+            if it.name not in now or earlier.get(it.name, now[it.name]) == now[it.name]:
+                corrected[parameter] = offsets
+            elif it.start_at == "latest":
+                corrected[parameter] = dict.fromkeys(offsets, EARLIEST)
+        if corrected != kept:
+            self.keep_starting(corrected)
 
     # Files: of a local disk in Python, which can sync them; of others through Hadoop
 
