@@ -90,6 +90,24 @@ def test_view_that_gets_a_column_starts_its_history_again(
         assert v["by_user"].get("ada") == {"user": "ada", "spent": 2, "country": None}
 
 
+def test_store_finds_the_writer_of_a_view_until_its_table_is_dropped(
+    shop: Shop, database: Database
+) -> None:
+    shown, other_case, plain = (
+        TableSpec(name, ("user",)) for name in ("shop_by_user", "Shop_By_User", "plain")
+    )
+    with database.open() as store:
+        assert store.view_writer(shown) == "shop"
+        assert store.view_writer(other_case) == ("shop" if database.is_sqlite else None)
+        assert store.view_writer(plain) is None
+        store.prepare(pa.schema({"user": pa.string()}), plain)
+        assert store.view_writer(plain) is None
+    database.run("DROP TABLE shop_by_user")
+    database.run("CREATE TABLE shop_by_user (name TEXT)")
+    with database.open() as store:
+        assert store.view_writer(shown) is None
+
+
 def test_names_that_need_quotes(database: Database) -> None:
     table = TableSpec('odd "name"', ("a key",))
     rows = pa.table({"a key": [1], 'v"': ["x"]})

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from millstream.connect.tables.postgres_rows import CREATION_LOCK
 from millstream.connect.tables.postgres_tables import table_name
 from millstream.connect.tables.schema import Layout, quote
-from millstream.connect.tables.spec import PROGRESS_TABLE, STAMPS_TABLE, VIEWS_TABLE
+from millstream.connect.tables.spec import PROGRESS_TABLE, STAMPS_TABLE, VIEWS_TABLE, TableSpec
 from millstream.errors import ConfigError, Superseded, ViewError
 from millstream.views.generations import RETIRED, has_reached, serving_writer
 from millstream.views.history import (
@@ -89,6 +90,25 @@ class Stamps(ABC):
                     f"DELETE FROM {VIEWS_TABLE} WHERE query = {self.mark} AND view = {self.mark}",
                     (query, view),
                 )
+
+    @classmethod
+    def view_writer(cls, connection: Any, table: TableSpec) -> str | None:
+        """The query that has listed a table as one of its views; None if it is no view, as a table
+        that was dropped and created again."""
+        name = cls._listed_name(connection, table)
+        if name is None:
+            return None
+        for (document,) in connection.execute(f"SELECT document FROM {VIEWS_TABLE}").fetchall():
+            with suppress(ViewError):  # of another version of Millstream
+                entry = ViewEntry.decode(document)
+                if entry.table.lower() == name.lower():
+                    return entry.writer
+        return None
+
+    @staticmethod
+    @abstractmethod
+    def _listed_name(connection: Any, table: TableSpec) -> str | None:
+        """The name of a table in the listing; None if it has no triggers for a history."""
 
     @abstractmethod
     def _prepare(
@@ -179,6 +199,14 @@ class SqliteStamps(Stamps):
     def _lock(self, connection: Any, writer: str) -> None:
         """The transaction has the file to itself."""
 
+    @staticmethod
+    def _listed_name(connection: Any, table: TableSpec) -> str | None:
+        found = connection.execute(
+            "SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND name = ? COLLATE NOCASE",
+            (f"{table.name}__insert",),
+        ).fetchone()
+        return None if found is None else f"main.{quote(table.name)}"
+
     def _prepare(
         self, connection: Any, place: str, view: str, layout: Layout, keeps: int
     ) -> ViewEntry:
@@ -223,6 +251,16 @@ class PostgresStamps(Stamps):
     def _lock(self, connection: Any, writer: str) -> None:
         connection.execute(f"SELECT pg_advisory_xact_lock({CREATION_LOCK})")
         connection.execute(f"SELECT 1 FROM {PROGRESS_TABLE} WHERE query = %s FOR UPDATE", (writer,))
+
+    @staticmethod
+    def _listed_name(connection: Any, table: TableSpec) -> str | None:
+        name = table_name(table)
+        found = connection.execute(
+            "SELECT FROM pg_trigger WHERE tgrelid = to_regclass(%s) "
+            "AND tgname = 'millstream_insert'",
+            (name,),
+        ).fetchone()
+        return None if found is None else _qualified(connection, name)[0]
 
     def _prepare(
         self, connection: Any, place: str, view: str, layout: Layout, keeps: int

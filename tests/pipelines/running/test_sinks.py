@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from millstream.errors import ConfigError, MillstreamError, StoreError
-from millstream.pipelines import Pipeline, pipeline, table, topic
+from millstream.pipelines import Pipeline, pipeline, table, topic, view
 from millstream.pipelines.running.checkpoint import Checkpoint
 from millstream.pipelines.running.fan_out import FanOutSink
 from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.running.sinks import make_sink, open_checked, table_specs, write_options
+from millstream.pipelines.spec import ONLY, Table
 from tests.pipelines.conftest import Topics
 from tests.pipelines.running.test_progress import committed
 
@@ -114,3 +115,25 @@ def test_table_of_another_version_is_refused(
     sink("1")
     with pytest.raises(ConfigError, match="table t has the rows of p, and p@2 would write its own"):
         sink("2")
+
+
+@pytest.mark.parametrize("name", ["shown", "Shown"])  # the same for SQLite
+def test_view_is_no_table_of_another_pipeline(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    settings = Settings(home=tmp_path, broker="127.0.0.1:1")
+    frame = spark.range(1)
+
+    def open_with(query: str, writes: Table) -> None:
+        it = pipeline(reads=topic("t"), writes=writes, name=query)(lambda f: f)
+        store = open_checked(it, frame, table_specs(it, {ONLY: frame.columns}), settings)
+        store.write(frame, 0, query, table_specs(it, {ONLY: frame.columns})[ONLY])
+        store.close()
+
+    open_with("p", view("shown", key="id"))
+    with pytest.raises(ConfigError, match=f"table {name} is a view of p, and q would write rows"):
+        open_with("q", table(name, key="id"))
+    with pytest.raises(ConfigError, match=f"table {name} has the rows of p, and q would write"):
+        open_with("q", view(name, key="id"))
+    open_with("q", table("other", key="id"))
+    open_with("p", view("shown", key="id"))

@@ -134,6 +134,12 @@ def _check_own_table(
 ) -> None:
     """Another version starts from the beginning, and its rows would be mixed with the old ones. A
     view is written by one query alone: its stamps say what all of its rows stand for."""
+    writer = None if is_view else store.view_writer(table)
+    if writer is not None:
+        raise ConfigError(
+            f"table {table.name} is a view of {writer}, and {pipeline.identity} would write rows "
+            "into it that are in none of its stamps. Write to another table"
+        )
     for query in store.writers(table):
         is_other_version = query.partition("@")[0] == pipeline.name
         if query != pipeline.identity and (is_other_version or is_view):

@@ -95,6 +95,9 @@ class PostgresStore(Store):
 
         return self._run(find, "read progress")
 
+    def view_writer(self, table: TableSpec) -> str | None:
+        return self._run(lambda it: PostgresStamps.view_writer(it, table), "look for views")
+
     def forget(self, query: str) -> None:
         statement = (
             f"INSERT INTO {PROGRESS_TABLE} (query, epoch, batch_id) VALUES (%s, 0, {FORGOTTEN}) "

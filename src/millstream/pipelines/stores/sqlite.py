@@ -68,6 +68,10 @@ class SqliteStore(Store):
             is_there = connection.execute(f"PRAGMA table_info({quote(table.name)})").fetchone()
             return _identities(connection, [table])[table.name] if is_there else "", found
 
+    def view_writer(self, table: TableSpec) -> str | None:
+        with self._reporting("look for views in"), self._lock:
+            return SqliteStamps.view_writer(self._opened(), table)
+
     def forget(self, query: str) -> None:
         with self._transaction() as connection:
             connection.execute(

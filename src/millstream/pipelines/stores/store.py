@@ -68,9 +68,14 @@ class Store(ABC):
     def writers(self, table: TableSpec) -> list[str]:
         """The queries that have written to a table that exists, and were not forgotten."""
         identity, tables = self._find_writers(table)
-        return sorted(
-            query for query, written in tables if json.loads(written).get(table.name) == identity
-        )
+        if not identity:
+            return []
+        # Not by its name: SQLite ignores the case of names.
+        return sorted(query for query, it in tables if identity in json.loads(it).values())
+
+    def view_writer(self, table: TableSpec) -> str | None:
+        """The query that has listed the table as one of its views; None if it is no view."""
+        return None
 
     def refuse_replaced(self, query: str, tables: Sequence[TableSpec]) -> None:
         """Raises `StoreError` if a table that the query has written is gone, or is another one:
