@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 AGGREGATE = "Aggregate"
 CLOSING = "millstream.closing"  # metadata of a column that an aggregate is grouped by: when it ends
 BY_ARRIVAL = "millstream.by_arrival"  # metadata of a column: the operator that depends on it
-FILTER = "Filter"
 JOIN = "Join"
-PROJECT = "Project"
 WATERMARK = "EventTimeWatermark"
 
 
@@ -27,7 +25,7 @@ def analyzed(frame: DataFrame) -> Any:
 
 def expression_text(frame: DataFrame, column: Column) -> str:
     """An expression of a frame's columns as SQL, the same in every session."""
-    (alias,) = _items(analyzed(frame.select(column.alias("it"))).projectList())
+    (alias,) = items(analyzed(frame.select(column.alias("it"))).projectList())
     return str(alias.child().sql())
 
 
@@ -36,21 +34,21 @@ def streaming_operators(plan: Any) -> set[str]:
     found = set()
     if plan.isStreaming():
         found.add(str(plan.nodeName()))
-        for child in _items(plan.children()):
+        for child in items(plan.children()):
             found |= streaming_operators(child)
     return found
 
 
 def leaves(plan: Any) -> list[Any]:
     """The sources of a plan, in its order; one that is used twice is there twice."""
-    return _items(plan.collectLeaves())
+    return items(plan.collectLeaves())
 
 
 def closing_rules(plan: Any) -> list[str]:
     """When the windows end that Spark computes and that have an allowed lateness, in text."""
-    found = [rule for child in _items(plan.children()) for rule in closing_rules(child)]
+    found = [rule for child in items(plan.children()) for rule in closing_rules(child)]
     if plan.isStreaming() and plan.nodeName() == AGGREGATE:
-        noted = [it.metadata() for it in _items(plan.output())]
+        noted = [it.metadata() for it in items(plan.output())]
         found += [str(it.getString(CLOSING)) for it in noted if it.contains(CLOSING)]
     return found
 
@@ -58,24 +56,24 @@ def closing_rules(plan: Any) -> list[str]:
 def stateful_operators(plan: Any) -> list[str]:
     """What the content of a stream's state depends on: its operators that keep state, in the order
     of the plan, as text. Names of results do not matter."""
-    found = [it for child in _items(plan.children()) for it in stateful_operators(child)]
+    found = [it for child in items(plan.children()) for it in stateful_operators(child)]
     name = str(plan.nodeName())
     if not plan.isStreaming():
         return found
     if name == AGGREGATE:
-        keys = ", ".join(str(it.sql()) for it in _items(plan.groupingExpressions()))
-        values = ", ".join(_without_name(it) for it in _items(plan.aggregateExpressions()))
+        keys = ", ".join(str(it.sql()) for it in items(plan.groupingExpressions()))
+        values = ", ".join(_without_name(it) for it in items(plan.aggregateExpressions()))
         found.append(f"aggregate by ({keys}): {values}")
-    elif name == JOIN and all(it.isStreaming() for it in _items(plan.children())):
+    elif name == JOIN and all(it.isStreaming() for it in items(plan.children())):
         condition = plan.condition()
         on = str(condition.get().sql()) if condition.isDefined() else "true"
         found.append(f"{plan.joinType().sql()} join on {on}")
     elif name.startswith("Deduplicate"):
-        found.append(f"{name} by ({', '.join(str(it.name()) for it in _items(plan.keys()))})")
+        found.append(f"{name} by ({', '.join(str(it.name()) for it in items(plan.keys()))})")
     elif "WithState" in name:
         from millstream.pipelines.state.operator import OPERATOR
 
-        noted = [it.metadata() for it in _items(plan.output())]
+        noted = [it.metadata() for it in items(plan.output())]
         known = [json.loads(it.getString(OPERATOR)) for it in noted if it.contains(OPERATOR)]
         kept = [json.dumps([it["identity"], it["buckets"], it["inputs"]]) for it in known]
         found.append(f"{name}: {', '.join(kept) or 'a function'}")
@@ -89,54 +87,15 @@ def _without_name(expression: Any) -> str:
 
 def operators_by_arrival(plan: Any) -> set[str]:
     """The names of operators whose results depend on when rows arrive."""
-    found = {name for child in _items(plan.children()) for name in operators_by_arrival(child)}
+    found = {name for child in items(plan.children()) for name in operators_by_arrival(child)}
     if plan.nodeName().startswith(("MapInArrow", "TransformWithState")):
-        noted = [it.metadata() for it in _items(plan.output())]
+        noted = [it.metadata() for it in items(plan.output())]
         found |= {str(it.getString(BY_ARRIVAL)) for it in noted if it.contains(BY_ARRIVAL)}
     return found
 
 
-def filters_changing_rows(plan: Any) -> bool:
-    """Whether rows of a streaming aggregate are filtered by a value that changes, such as a sum.
-
-    A filter by what it is grouped by always gives the same answer for a row.
-    """
-    if not plan.isStreaming() or AGGREGATE not in streaming_operators(plan):
-        return False
-    children = _items(plan.children())
-    if plan.nodeName() == AGGREGATE:
-        return False
-    if plan.nodeName() == FILTER and not _references(plan.condition()) <= _unchanging(children[0]):
-        return True
-    return any(filters_changing_rows(child) for child in children)
-
-
-def _unchanging(plan: Any) -> set[int]:
-    """The ids of those columns of a plan that only depend on what its aggregate is grouped by."""
-    name = str(plan.nodeName())
-    if name == AGGREGATE:
-        columns = _items(plan.aggregateExpressions())
-        return {it.exprId().id() for it in columns if not _contains(it, "AggregateExpression")}
-    children = _items(plan.children())
-    if len(children) != 1:
-        return set()
-    below = _unchanging(children[0])
-    if name != PROJECT:
-        return below
-    columns = _items(plan.projectList())
-    return {it.exprId().id() for it in columns if _references(it) <= below}
-
-
-def _references(expression: Any) -> set[int]:
-    return {it.exprId().id() for it in _items(expression.references().toSeq())}
-
-
-def _contains(expression: Any, name: str) -> bool:
-    children = _items(expression.children())
-    return str(expression.nodeName()) == name or any(_contains(it, name) for it in children)
-
-
-def _items(sequence: Any) -> list[Any]:
+def items(sequence: Any) -> list[Any]:
+    """A sequence of the JVM as a list."""
     return [sequence.apply(index) for index in range(sequence.size())]
 
 

@@ -104,26 +104,159 @@ def test_aggregate_of_a_table_that_stands_still_does_not_count(
     assert choose_output_mode(declared(), stream.join(still, "value")) == "append"
 
 
+def labels(frame: DataFrame) -> DataFrame:
+    """Rows that do not change."""
+    return frame.sparkSession.sql("select 2L as count, 2L as value, 'two' as label")
+
+
+def both(condition: str) -> Callable[[DataFrame], DataFrame]:
+    """An output for some of the groups, and one for all of them."""
+    some = f"case when {condition} then struct(value, count) end as some"
+    return lambda frame: counted(frame).selectExpr(some, "struct(value, count) as every")
+
+
+def per_minute(frame: DataFrame) -> DataFrame:
+    from pyspark.sql.functions import window
+
+    return frame.groupBy(window("timestamp", "1 minute"), "value").count()
+
+
+ROWS_THAT_GO: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "filter": lambda frame: counted(frame).where("count > 1"),
+    "filter of a renamed value": lambda frame: (
+        counted(frame).selectExpr("value", "count + 1 as n").where("n > 1")
+    ),
+    "inner join": lambda frame: counted(frame).join(labels(frame).drop("value"), "count"),
+    "semi join": lambda frame: counted(frame).join(labels(frame), "count", "left_semi"),
+    "anti join": lambda frame: counted(frame).join(labels(frame), "count", "left_anti"),
+    "explode": lambda frame: counted(frame).selectExpr(
+        "value", "explode(case when count > 1 then array(count) end) as n"
+    ),
+    "sample": lambda frame: counted(frame).sample(0.5),
+    "function": lambda frame: counted(frame).mapInPandas(lambda rows: rows, "value long"),
+    "union": lambda frame: counted(frame).where("count > 1").union(counted(frame)),
+    "filter by the time of the batch": lambda frame: (
+        frame.groupBy("value", "timestamp").count().where("timestamp > current_timestamp()")
+    ),
+}
+
+
+@pytest.mark.parametrize("removing", ROWS_THAT_GO.values(), ids=ROWS_THAT_GO)
+def test_aggregate_whose_rows_may_go_is_refused_in_update_mode(
+    stream: DataFrame, removing: Callable[[Any], Any]
+) -> None:
+    with pytest.raises(ConfigError, match=r"rows of t that no longer pass.*delete=\"gone\""):
+        choose_output_mode(declared("value"), removing(stream))
+    given = declared("value", output_mode="update")
+    assert choose_output_mode(given, removing(stream)) == "update"
+
+
+ROWS_THAT_STAY: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "filter by the key": lambda frame: counted(frame).where("value > 1"),
+    "filter before": lambda frame: counted(frame.where("value > 1")),
+    "filter of what the key makes": lambda frame: (
+        counted(frame).selectExpr("value", "value + 1 as v", "count").where("v > 1")
+    ),
+    "join by the key": lambda frame: counted(frame).join(labels(frame).drop("count"), "value"),
+    "join of the other side": lambda frame: (
+        labels(frame).drop("count").join(counted(frame), "value")
+    ),
+    "outer join": lambda frame: counted(frame).join(labels(frame).drop("value"), "count", "left"),
+    "explode of the key": lambda frame: counted(frame).selectExpr(
+        "value", "count", "explode(sequence(1, value)) as n"
+    ),
+    "repartition": lambda frame: counted(frame).repartition(2).alias("counts").coalesce(1),
+    "rows that come once": lambda frame: counted(frame).unionByName(
+        frame.selectExpr("value", "1L as count").where("count > 0")
+    ),
+}
+
+
+@pytest.mark.parametrize("keeping", ROWS_THAT_STAY.values(), ids=ROWS_THAT_STAY)
+def test_aggregate_whose_rows_stay_is_updated(
+    stream: DataFrame, keeping: Callable[[Any], Any]
+) -> None:
+    assert choose_output_mode(declared("value"), keeping(stream)) == "update"
+
+
+def test_structs_that_may_be_null_are_filtered_by_their_outputs(stream: DataFrame) -> None:
+    writes = {"some": table("s", key="value"), "every": table("e", key="value")}
+    several = pipeline(reads=topic("in"), writes=writes, name="p")(lambda frame: frame)
+    assert choose_output_mode(several, both("value > 1")(stream)) == "update"
+    with pytest.raises(ConfigError, match=r"p filters an aggregate.*: rows of s that no longer"):
+        choose_output_mode(several, both("count < 3")(stream))
+
+
 @pytest.mark.parametrize(
-    ("filtered", "is_refused"),
+    ("function", "key"),
     [
-        (lambda frame: counted(frame).where("count > 1"), True),
-        (lambda frame: counted(frame).selectExpr("value", "count + 1 as n").where("n > 1"), True),
-        (lambda frame: counted(frame).where("value > 1"), False),
-        (lambda frame: counted(frame).selectExpr("value + 1 as v", "count").where("v > 1"), False),
-        (lambda frame: counted(frame.where("value > 1")), False),
+        (counted, "count"),
+        (counted, ("value", "count")),
+        (lambda frame: counted(frame).selectExpr("uuid() as id", "*"), "id"),
+        (lambda frame: counted(frame).selectExpr("now() as at", "*"), ("at", "value")),
+        (lambda frame: counted(frame).join(labels(frame), "count", "left"), "label"),
+        (lambda frame: counted(frame).selectExpr("if(count > 1, value, 0L) as id"), "id"),
     ],
 )
-def test_aggregate_filtered_by_a_value_that_changes_is_refused_in_update_mode(
-    stream: DataFrame, filtered: Callable[[Any], Any], is_refused: bool
+@pytest.mark.parametrize("output", [table, topic])
+def test_key_that_changes_with_the_aggregate_is_refused(
+    stream: DataFrame, function: Callable[[Any], Any], key: Any, output: Any
 ) -> None:
-    if not is_refused:
-        assert choose_output_mode(declared("value"), filtered(stream)) == "update"
-        return
-    with pytest.raises(ConfigError, match=r"rows of t that no longer pass.*delete=\"gone\""):
-        choose_output_mode(declared("value"), filtered(stream))
-    given = declared("value", output_mode="update")
-    assert choose_output_mode(given, filtered(stream)) == "update"
+    declare = pipeline(reads=topic("in"), writes=output("t", key=key), name="p")
+    with pytest.raises(ConfigError, match=r"into t by the key .*, which changes with the aggre"):
+        choose_output_mode(declare(lambda frame: frame), function(stream))
+
+
+@pytest.mark.parametrize("mode", ["upsert", "replace"])
+@pytest.mark.parametrize(
+    ("function", "key", "lacking"),
+    [
+        (per_minute, "value", "window"),
+        (lambda frame: per_minute(frame).selectExpr("window.end", "count"), "end", "value"),
+        (lambda frame: counted(frame).selectExpr("value % 2 as v"), "v", "value"),
+        (lambda frame: counted(frame).selectExpr("int(value) as v"), "v", "value"),
+        (lambda frame: counted(frame).selectExpr("1 as v", "count"), "v", "value"),
+    ],
+)
+def test_key_of_a_table_has_all_that_the_aggregate_is_grouped_by(
+    stream: DataFrame, function: Callable[[Any], Any], key: str, lacking: str, mode: Any
+) -> None:
+    declare = pipeline(reads=topic("in"), writes=table("t", key=key, mode=mode), name="p")
+    with pytest.raises(ConfigError, match=f"groups that differ in {lacking} would overwrite"):
+        choose_output_mode(declare(lambda frame: frame), function(stream))
+    into_topic = pipeline(reads=topic("in"), writes=topic("t", key=key), name="p")
+    assert choose_output_mode(into_topic(lambda frame: frame), function(stream)) == "update"
+
+
+@pytest.mark.parametrize(
+    ("function", "key"),
+    [
+        (lambda frame: per_minute(frame).select("window.start", "value"), ("start", "value")),
+        (lambda frame: per_minute(frame).select("window.end", "value"), ("value", "end")),
+        (lambda frame: counted(frame).selectExpr("string(value) as id", "count"), "id"),
+        (lambda frame: counted(frame).selectExpr("'all' as what", "value"), ("what", "value")),
+        (lambda frame: frame.groupBy().count().selectExpr("'all' as id", "count"), "id"),
+        (lambda frame: frame.groupBy(frame.value % 7).count().toDF("v", "n"), "v"),
+        (
+            lambda frame: counted(frame).unpivot("value", ["count"], "name", "number"),
+            ("value", "name"),
+        ),
+    ],
+)
+def test_key_may_contain_what_is_fixed_for_a_group(
+    stream: DataFrame, function: Callable[[Any], Any], key: Any
+) -> None:
+    for mode in ("upsert", "replace"):
+        declare = pipeline(reads=topic("in"), writes=table("t", key=key, mode=mode), name="p")
+        assert choose_output_mode(declare(lambda frame: frame), function(stream)) == "update"
+
+
+def test_aggregate_is_not_added_to_a_table_with_a_key(stream: DataFrame) -> None:
+    writes = table("t", key="value", mode="append")
+    declare = pipeline(reads=topic("in"), writes=writes, name="p")
+    with pytest.raises(ConfigError, match=r"table t, to which rows are added.*Leave out mode"):
+        choose_output_mode(declare(lambda frame: frame), counted(stream))
+    assert choose_output_mode(declare(lambda frame: frame), sessions(stream)) == "append"
 
 
 def test_mode_that_is_given_is_taken(stream: DataFrame) -> None:

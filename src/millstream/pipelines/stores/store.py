@@ -68,10 +68,11 @@ class Store(ABC):
     def writers(self, table: TableSpec) -> list[str]:
         """The queries that have written to a table that exists, and were not forgotten."""
         identity, tables = self._find_writers(table)
-        if not identity:
-            return []
-        # Not by its name: SQLite ignores the case of names.
-        return sorted(query for query, it in tables if identity in json.loads(it).values())
+        return sorted(
+            query
+            for query, written in tables
+            if identity and identity in json.loads(written).values()  # SQLite ignores case in names
+        )
 
     def view_writer(self, table: TableSpec) -> str | None:
         """The query that has listed the table as one of its views; None if it is no view."""
