@@ -6,6 +6,7 @@ import pytest
 
 from millstream.errors import MillstreamError
 from millstream.events import Event, Origin
+from millstream.events import view as module
 from millstream.events.handler import stored_events
 from millstream.events.view import COMMANDS_REMEMBERED, Done, View
 from tests.events.seats import Seat, seat
@@ -41,3 +42,11 @@ def test_number_of_remembered_commands_is_bounded() -> None:
             view.apply(stored)
     assert view.get("a").find("0") is None
     assert view.get("a").find("1") is not None
+
+
+def test_number_of_aggregates_of_a_partition_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AGGREGATES_MAX", 1)
+    view = View(seat)
+    view.apply(stored_events("a", 0, CLAIMED, Origin("first"))[0])
+    with pytest.raises(MillstreamError, match="copy the events to a topic with more of them"):
+        view.apply(stored_events("b", 0, CLAIMED, Origin("second"))[0])

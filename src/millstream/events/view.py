@@ -58,7 +58,8 @@ class View(Generic[State]):
         if current is None:
             if len(self.known) >= AGGREGATES_MAX:
                 raise MillstreamError(
-                    f"a partition has more than {AGGREGATES_MAX} aggregates: use more partitions"
+                    f"a partition has more than {AGGREGATES_MAX} aggregates: partitions cannot be "
+                    "added, so copy the events to a topic with more of them"
                 )
             current = self.known[stored.aggregate_id] = Current(self._aggregate.initial)
         if stored.version <= current.version:

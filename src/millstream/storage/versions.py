@@ -162,7 +162,7 @@ def _invalid_header(reason: int, name: str) -> str | None:
         NO_KEY: "a record without a key cannot have a version",
         NO_HEADER: f"the record has no header {name}, which millstream.conditional.append requires",
         BAD_HEADER_VALUE: f"the header {name} must be a decimal number of at most 18 digits",
-        TABLE_FULL: "the partition has too many keys; add partitions",
+        TABLE_FULL: "the partition has too many keys: use a topic with more partitions",
     }.get(reason)
 
 

@@ -231,6 +231,22 @@ def test_wrong_extension_is_refused_in_the_words_of_kafka(
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("validate_only", [True, False])
+def test_topic_with_versions_of_keys_is_not_extended(it: Home, validate_only: bool) -> None:
+    """Its keys would move to partitions that do not have their versions."""
+    create(it, NewTopic("t", 1, settings={"millstream.conditional.append": "version"}))
+    with pytest.raises(ApiError, match="would move its keys") as caught:
+        more(it, MorePartitions("t", 4), validate_only=validate_only)
+    assert caught.value.code is ErrorCode.INVALID_PARTITIONS
+    assert len(it.image.topics["t"].partitions) == 1
+
+
+def test_topic_with_offsets_as_the_condition_is_extended(it: Home) -> None:
+    create(it, NewTopic("t", 1, settings={"millstream.conditional.append": "offset"}))
+    more(it, MorePartitions("t", 4))
+    assert len(it.image.topics["t"].partitions) == 4
+
+
 def test_lead_is_taken_where_nobody_leads_and_anew_after_a_crash(it: Home) -> None:
     topic = create(it, NewTopic("t", 3))
     nobody = PartitionChangeRecord(0, topic.id, leader=-1, isr=())

@@ -21,6 +21,7 @@ from millstream.broker.metadata.configs import ConfigManager
 from millstream.broker.metadata.outcomes import failures, settled
 from millstream.broker.metadata.store import METADATA_TOPIC, MetadataLog
 from millstream.config.broker import BrokerConfig
+from millstream.config.topic import VERSION_OF_KEY
 from millstream.coordination.cluster import (
     OFFSETS_TOPIC,
     SHARE_STATE_TOPIC,
@@ -44,6 +45,7 @@ from millstream.errors import ApiError, ConfigError, ErrorCode
 TOPIC_NAME_LENGTH_MAX = 249
 PARTITIONS_PER_REQUEST_MAX = 50_000
 
+_CONDITIONAL_APPEND = "millstream.conditional.append"
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 Replicas: TypeAlias = tuple[int, ...]
@@ -325,6 +327,7 @@ class TopicManager:
             )
         if added > PARTITIONS_PER_REQUEST_MAX:
             raise _too_many_partitions()
+        _check_keys_may_move(image, more.name)
         factor = len(topic.partitions[0].replicas)
         brokers = self._brokers(image)
         replicas = self._place_more(brokers, more.assignments, current, added, factor)
@@ -418,6 +421,18 @@ def _check_collision(name: str, existing: str | None) -> None:
         raise ApiError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"Topic '{name}' collides with existing topic: {existing}",
+        )
+
+
+def _check_keys_may_move(image: ClusterImage, name: str) -> None:
+    """Refuse where each partition has the versions of its keys: in another partition, a key would
+    start again at version 0, and what its first record has claimed could be claimed again."""
+    if image.topic_overrides(name).get(_CONDITIONAL_APPEND) == VERSION_OF_KEY:
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"Topic '{name}' has {_CONDITIONAL_APPEND}={VERSION_OF_KEY}, and more partitions would "
+            "move its keys to partitions that do not have their versions. Create another topic "
+            "with more partitions, and copy the records of each key to it in order.",
         )
 
 
