@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from millstream.errors import MillstreamError
-from millstream.events import Event, Origin
+from millstream.events import Event, Origin, UnknownSchema, Upcasters
 from millstream.events import view as module
 from millstream.events.handler import stored_events
 from millstream.events.view import COMMANDS_REMEMBERED, Done, View
@@ -50,3 +52,11 @@ def test_number_of_aggregates_of_a_partition_is_bounded(monkeypatch: pytest.Monk
     view.apply(stored_events("a", 0, CLAIMED, Origin("first"))[0])
     with pytest.raises(MillstreamError, match="copy the events to a topic with more of them"):
         view.apply(stored_events("b", 0, CLAIMED, Origin("second"))[0])
+
+
+def test_event_of_an_unknown_schema_is_named() -> None:
+    view = View(replace(seat, upcasters=Upcasters(newest={"claimed": 1})))
+    newer = stored_events("a", 0, [Event("claimed", {}, 2)], Origin("first"))[0]
+    with pytest.raises(UnknownSchema, match="version 1 of a, at offset 7 of partition 3: event"):
+        view.apply(replace(newer, partition=3, offset=7))
+    assert view.get("a").version == 0

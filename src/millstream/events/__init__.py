@@ -1,6 +1,6 @@
 """Event sourcing: aggregates as pure functions, commands that can be refused, events in a topic."""
 
-from millstream.events.aggregate import Aggregate, Refusal, Upcasters
+from millstream.events.aggregate import Aggregate, Refusal, UnknownSchema, Upcasters
 from millstream.events.event import Event, NotAnEvent, Origin, StoredEvent
 from millstream.events.handler import Accepted, CommandHandler, TooManyConflicts
 from millstream.events.log import EventLog
@@ -18,5 +18,6 @@ __all__ = [
     "SingleWriter",
     "StoredEvent",
     "TooManyConflicts",
+    "UnknownSchema",
     "Upcasters",
 ]

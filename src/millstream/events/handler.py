@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic
 
 from millstream.errors import MillstreamError
 from millstream.events.aggregate import Aggregate, Command, Refusal, State
-from millstream.events.event import Origin, StoredEvent
+from millstream.events.event import Event, Origin, StoredEvent
 from millstream.events.log import Conflict, EventLog
 from millstream.events.snapshots import Snapshots
 from millstream.events.view import Current, View
@@ -82,7 +82,7 @@ class CommandHandler(Generic[State, Command]):
             done = current.find(origin.command_id)
             if done is not None:
                 return Accepted(done.last_version, was_repeated=True)
-            decision = self._aggregate.decide(current.state, command)
+            decision = self._aggregate.decision(current.state, command)
             if isinstance(decision, Refusal) or not decision:
                 if is_fresh:
                     return decision if isinstance(decision, Refusal) else Accepted(current.version)
@@ -176,10 +176,9 @@ class CommandHandler(Generic[State, Command]):
 
 
 def stored_events(
-    aggregate_id: str, version: int, decision: object, origin: Origin
+    aggregate_id: str, version: int, events: Sequence[Event], origin: Origin
 ) -> list[StoredEvent]:
     """The events of a command that was decided on a version."""
-    assert isinstance(decision, (list, tuple))
     return [
         StoredEvent(
             aggregate_id,
@@ -189,5 +188,5 @@ def stored_events(
             origin.command_id,
             origin.correlation_id,
         )
-        for index, event in enumerate(decision)
+        for index, event in enumerate(events)
     ]

@@ -38,7 +38,7 @@ from millstream.client.security import Security
 from millstream.client.transactions import commit_offsets
 from millstream.errors import ErrorCode
 from millstream.events.aggregate import Aggregate, Command, Refusal, State
-from millstream.events.event import Origin, encode_event
+from millstream.events.event import Event, Origin, encode_event
 from millstream.events.handler import stored_events
 from millstream.events.log import EventLog
 from millstream.events.view import View
@@ -134,12 +134,12 @@ class SingleWriter(Generic[State, Command]):
         value = json.dumps(reply).encode()
         replies.append(Record(len(replies), now_ms, origin.command_id.encode(), value))
 
-    def _decision(self, state: State, value: bytes) -> Any:
+    def _decision(self, state: State, value: bytes) -> tuple[Event, ...] | Refusal:
         try:
             command = self._decode(value)
         except ValueError as error:
             return Refusal(f"not a command: {error}")
-        return self._aggregate.decide(state, command)
+        return self._aggregate.decision(state, command)
 
     def _write(self, events: list[Record], replies: list[Record]) -> None:
         producer, cluster = self._producer, self._events.cluster

@@ -92,7 +92,7 @@ def _client(
         if done is not None:
             trial.accepted[index] = Accepted(done.last_version, was_repeated=True)
             return
-        decision = aggregate.decide(current.state, command)
+        decision = aggregate.decision(current.state, command)
         yield
         if isinstance(decision, Refusal):
             trial.refused[index] = decision
@@ -130,7 +130,7 @@ def _check(
 def _without_side_effects(aggregate: Aggregate[State, Command]) -> Aggregate[State, Command]:
     def decide(state: State, command: Command) -> Any:
         before = deepcopy((state, command))
-        decision = aggregate.decide(state, command)
+        decision = aggregate.decision(state, command)
         assert (state, command) == before, f"decide has changed its arguments: {before}"
         return decision
 

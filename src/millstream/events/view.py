@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple
 
 from millstream.errors import MillstreamError
-from millstream.events.aggregate import Aggregate, State
+from millstream.events.aggregate import Aggregate, State, UnknownSchema
 from millstream.events.event import StoredEvent
 
 COMMANDS_REMEMBERED = 32  # per aggregate
@@ -70,7 +70,13 @@ class View(Generic[State]):
                 f"offset {stored.offset}, has version {stored.version}: events are missing; was "
                 "the topic compacted, or did its retention delete some?"
             )
-        current.state = self._aggregate.apply(current.state, stored.event)
+        try:
+            current.state = self._aggregate.apply(current.state, stored.event)
+        except UnknownSchema as error:
+            raise UnknownSchema(
+                f"version {stored.version} of {stored.aggregate_id}, at offset {stored.offset} of "
+                f"partition {stored.partition}: {error}"
+            ) from None
         current.version, current.offset = stored.version, stored.offset
         self.changed.add(stored.aggregate_id)
         last = current.commands[-1] if current.commands else None
