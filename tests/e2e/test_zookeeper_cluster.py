@@ -299,7 +299,11 @@ def test_commands_are_carried_out_once_while_leaders_are_killed(brokers: Brokers
         brokers.start(node_id, SHORT_SESSION_MS)
     wait_until(lambda: brokers.members(1) == {1, 2, 3})
     bootstrap = ",".join(server.bootstrap for server in brokers.running.values())
-    settings = {"millstream.conditional.append": "version", "min.insync.replicas": "2"}
+    settings = {
+        "millstream.conditional.append": "version",
+        "min.insync.replicas": "2",
+        "retention.ms": "-1",
+    }
     create(brokers, 1, NewTopic("t", 1, 3, config=settings))
     outcomes: dict[str, Accepted | Refusal] = {}
     counter: Aggregate[int, str] = Aggregate(

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from confluent_kafka import KafkaException
 
-from millstream.events import Accepted, CommandHandler, Event, EventLog, Origin, Refusal
+from millstream.client.producing import RawProducer
+from millstream.client.topics import NewTopic, create_topics
+from millstream.errors import ConfigError, ErrorCode
+from millstream.events import (
+    Accepted,
+    CommandHandler,
+    Event,
+    EventLog,
+    LogChanged,
+    Origin,
+    Refusal,
+)
+from millstream.events import log as log_module
 from millstream.events.aggregate import Aggregate
-from millstream.events.event import StoredEvent
-from millstream.events.handler import TooManyConflicts
+from millstream.events.event import StoredEvent, encode_event
+from millstream.events.handler import TooManyConflicts, stored_events
 from millstream.events.log import Conflict
 from millstream.events.view import COMMANDS_REMEMBERED
+from millstream.records.record import encode_batch
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.events.seats import Command, Seat, claim, give_back, seat
+from tests.events.topics import Operator
+from tests.peers.patience import wait_until
 
 
 @pytest.fixture
@@ -82,7 +99,7 @@ def test_handler_gives_up_after_many_conflicts(
 
     handler = CommandHandler(log, seat, attempts_max=5, sleep=lambda seconds: None)
     monkeypatch.setattr(log, "append", refuse)
-    with pytest.raises(TooManyConflicts, match="5 times"):
+    with pytest.raises(TooManyConflicts, match="refused the events 5 times: somebody was faster"):
         handler.handle("1", claim("ada"))
 
 
@@ -167,3 +184,137 @@ def test_append_that_conflicts_with_itself_is_accepted_once(
     events = log.events(log.partition_of("1"), 0, 1_000_000)
     assert [it.event.data["by"] for it in events] == ["this"] * 2 + ["other"] * 2 * others
     assert handler.load("1").version == 2 + 2 * others
+
+
+@pytest.fixture
+def operator(millstream: SharedBroker) -> Operator:
+    return Operator(millstream.bootstrap_servers)
+
+
+def act_on_the_log(handler: CommandHandler[Seat, Command]) -> list[Callable[[], object]]:
+    """All that needs the states: an append, a refusal, and reads."""
+    return [
+        lambda: handler.handle("new", claim("bob")),
+        lambda: handler.handle("1", give_back("ada")),
+        lambda: handler.handle("1", claim("bob")),
+        lambda: handler.load("1"),
+        lambda: handler.state_at("1"),
+    ]
+
+
+def test_handler_of_a_topic_that_was_created_again_is_refused(
+    log: EventLog, millstream: SharedBroker, operator: Operator
+) -> None:
+    """Its states are of another log, whose versions may be the same by chance."""
+    handler = CommandHandler(log, seat)
+    handler.handle("1", claim("ada"))
+    operator.recreate(log.topic, partitions=2)
+    new = again(log, millstream)
+    assert isinstance(new.handle("1", claim("eve")), Accepted)
+    for act in act_on_the_log(handler):
+        with pytest.raises(LogChanged, match=r"deleted and created again .*new EventLog"):
+            act()
+    assert new.load("1").state == Seat("eve", 1)
+    assert new.load("new").version == 0
+
+
+def test_partitions_are_not_added_to_a_topic_of_events(log: EventLog, operator: Operator) -> None:
+    with pytest.raises(KafkaException) as caught:
+        operator.add_partitions(log.topic, 4)
+    assert caught.value.args[0].code() == ErrorCode.INVALID_PARTITIONS
+    assert "would move its keys" in caught.value.args[0].str()
+
+
+def test_handler_of_a_topic_with_more_partitions_is_refused(
+    log: EventLog,
+    millstream: SharedBroker,
+    operator: Operator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handler = CommandHandler(log, seat)
+    for number in range(8):
+        handler.handle(str(number), claim("ada"))
+    operator.force_partitions(log.topic, 3)
+    monkeypatch.setattr(log_module, "METADATA_SECONDS_MAX", 0.0)
+    for act in act_on_the_log(handler):
+        with pytest.raises(LogChanged, match="had 2 partitions and has 3: keys are in other"):
+            act()
+    new = again(log, millstream)
+    kept = next(str(it) for it in range(8) if new._log.partition_of(str(it)) != 2)
+    with pytest.raises(LogChanged, match="but belongs in partition 2: partitions were added"):
+        new.load(kept)
+
+
+def test_events_that_the_states_contain_are_deleted(log: EventLog, operator: Operator) -> None:
+    """The broker begins at version 0 again; the handler does not know why it is refused."""
+    name = next(str(it) for it in range(99) if log.partition_of(str(it)) == 0)
+    handler = CommandHandler(log, seat, sleep=lambda seconds: pytest.fail("it is in vain"))
+    handler.handle(name, claim("ada"))
+    operator.delete_records(log.topic, 2)
+    slept: list[float] = []
+    handler._sleep = slept.append
+    with pytest.raises(LogChanged, match=r"up to version 2, at offset 1, were deleted .*-0 starts"):
+        handler.handle(name, give_back("ada"))
+    assert len(slept) == 1
+    assert isinstance(CommandHandler(log, seat).handle(name, claim("bob")), Accepted)
+
+
+def test_events_that_were_not_read_are_deleted(
+    log: EventLog, millstream: SharedBroker, operator: Operator
+) -> None:
+    name = next(str(it) for it in range(99) if log.partition_of(str(it)) == 0)
+    behind, ahead = again(log, millstream), again(log, millstream)
+    behind.load(name)
+    ahead.handle(name, claim("ada"))
+    operator.delete_records(log.topic, 1)
+    with pytest.raises(LogChanged, match=r"starts at offset 1: .* Begin with a new handler"):
+        behind.load(name)
+
+
+@pytest.mark.parametrize(
+    ("settings", "cure"),
+    [
+        ({}, "has retention.ms=604800000, .*: set retention.ms=-1, or"),
+        ({"retention.ms": "-1", "retention.bytes": "1000"}, "set retention.bytes=-1, or"),
+        ({"cleanup.policy": "compact"}, "set cleanup.policy=delete, or"),
+        ({"cleanup.policy": "compact,delete"}, "set cleanup.policy=delete, retention.ms=-1, or"),
+        ({"retention.ms": "-1", "millstream.backlog.policy": "drop"}, "policy=retain, or"),
+    ],
+)
+def test_topic_that_deletes_events_is_refused(
+    millstream: SharedBroker, settings: dict[str, str], cure: str
+) -> None:
+    if "millstream.backlog.policy" in settings:
+        settings = settings | {"millstream.backlog.bytes": "1000000"}
+    with EventLog(millstream.bootstrap_servers, millstream.unique_topic()) as log:
+        append = {"millstream.conditional.append": "version"}
+        create_topics(log.cluster, [NewTopic(log.topic, 1, append | settings)])
+        with pytest.raises(ConfigError, match=cure):
+            CommandHandler(log, seat)
+        handler = CommandHandler(log, seat, may_lose_events=True)
+        assert isinstance(handler.handle("1", claim("ada")), Accepted)
+
+
+def test_events_of_a_transaction_are_read_when_it_has_ended(
+    log: EventLog, millstream: SharedBroker
+) -> None:
+    """A handler that has met it while it was open does not skip them."""
+    handler = CommandHandler(log, seat)
+    partition = log.partition_of("1")
+    events = stored_events("1", 0, [Event("claimed", {"by": "ada"})], Origin("other"))
+    producer = RawProducer(log.cluster)
+    producer.begin(millstream.unique_topic())
+    identity = producer.identity(log.topic, partition)
+    batch = encode_batch(
+        [encode_event(it, 0, int(time.time() * 1000)) for it in events],
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch,
+        base_sequence=identity.base_sequence,
+        is_transactional=True,
+    )
+    producer.send(log.topic, partition, batch, 1)
+    producer.flush()
+    assert handler.load("1").version == 0
+    producer.end(commit=True)
+    wait_until(lambda: handler.load("1").version == 1)
+    assert handler.load("1").state == Seat("ada", 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 import uuid
 from collections.abc import Iterator
@@ -9,10 +10,12 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 
+from millstream.cli.entry import main
+from millstream.cli.options import BOOTSTRAP_VARIABLE
 from millstream.client.producing import RawProducer
 from millstream.client.topics import NewTopic, create_topics
 from millstream.errors import ConfigError, MillstreamError
-from millstream.events import Event, EventLog, Origin
+from millstream.events import Event, EventLog, NotAnEvent, Origin
 from millstream.events.handler import stored_events
 from millstream.events.log import Conflict
 from millstream.records.record import Record, encode_batch
@@ -111,3 +114,24 @@ def test_reader_sees_committed_records_only(log: EventLog, commit: bool) -> None
     plain.append_batch(0, encode_batch([Record(0, NOW_MS, b"k", b"after")]))
     seen = [it.value for it in read_all(plain)]
     assert seen == ([b"0", b"1", b"after"] if commit else [b"after"])
+
+
+def test_record_that_is_no_event_is_named_with_a_cure_that_works(
+    log: EventLog, millstream: SharedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = stored_events("a", 0, [Event("one")], Origin("c"))
+    partition = log.partition_of("a")
+    log.append(partition, events)
+    foreign = Record(0, NOW_MS, b"x", b"{}", (("millstream-version", b"1"),))
+    log.append_batch(partition, encode_batch([foreign]))
+    log.append(partition, stored_events("a", 1, [Event("two")], Origin("d")))
+    with pytest.raises(NotAnEvent, match=f"record {partition}:1 is not an event") as caught:
+        list(log.events(partition, 0, 3))
+    command = shlex.split(str(caught.value).partition("Remove the record: ")[2])
+    assert command[0] == "millstream"
+    monkeypatch.setenv(BOOTSTRAP_VARIABLE, millstream.bootstrap_servers)
+    with pytest.raises(SystemExit) as ended:
+        main([*command[1:], "--yes"])
+    assert ended.value.code in (None, 0)
+    assert [it.event.type for it in log.events(partition, 0, 3)] == ["one", "two"]
+    log.append(partition, stored_events("a", 2, [Event("three")], Origin("e")))

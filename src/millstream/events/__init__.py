@@ -3,7 +3,7 @@
 from millstream.events.aggregate import Aggregate, Refusal, UnknownSchema, Upcasters
 from millstream.events.event import Event, NotAnEvent, Origin, StoredEvent
 from millstream.events.handler import Accepted, CommandHandler, TooManyConflicts
-from millstream.events.log import EventLog
+from millstream.events.log import EventLog, LogChanged
 from millstream.events.single_writer import SingleWriter
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "CommandHandler",
     "Event",
     "EventLog",
+    "LogChanged",
     "NotAnEvent",
     "Origin",
     "Refusal",

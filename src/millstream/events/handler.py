@@ -9,6 +9,9 @@ the append and the answer, as long as it is among the last commands of its aggre
 
 If the leader of a partition moves between an append and its answer, the append is sent again, and
 may conflict with itself. The handler then finds its own events among those that it reads next.
+
+States are of one log. If the topic is deleted and created again, or loses events that the states
+contain, commands and reads raise `LogChanged`.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from typing import Generic
 from millstream.errors import MillstreamError
 from millstream.events.aggregate import Aggregate, Command, Refusal, State
 from millstream.events.event import Event, Origin, StoredEvent
-from millstream.events.log import Conflict, EventLog
+from millstream.events.log import Conflict, EventLog, LogChanged, RecordsDeleted
 from millstream.events.snapshots import Snapshots
 from millstream.events.view import Current, View
 
@@ -31,7 +34,7 @@ BACKOFF_SECONDS_MAX = 0.05
 
 
 class TooManyConflicts(MillstreamError):
-    """Of every attempt to append, another handler was faster. Handle the command again later."""
+    """The broker refused every attempt to append. Handle the command again later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +52,9 @@ class CommandHandler(Generic[State, Command]):
         handler = CommandHandler(log, aggregate)
         outcome = handler.handle("seat-12a", Claim("ada"))     # Accepted or Refusal
 
-    The topic must have conditional append. Any number of handlers, in any processes, may handle
-    commands of the same aggregates; each handler is used by one thread at a time.
+    The topic must have conditional append, and keep its events: without them, an aggregate begins
+    again. With `may_lose_events`, it may have retention. Any number of handlers, in any processes,
+    may handle commands of the same aggregates; each handler is used by one thread at a time.
     """
 
     def __init__(
@@ -59,10 +63,11 @@ class CommandHandler(Generic[State, Command]):
         aggregate: Aggregate[State, Command],
         *,
         snapshots: Snapshots[State] | None = None,
+        may_lose_events: bool = False,
         attempts_max: int = ATTEMPTS_MAX,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        log.check_conditional()
+        log.check_conditional(may_lose_events=may_lose_events)
         self._log = log
         self._aggregate = aggregate
         self._snapshots = snapshots
@@ -73,8 +78,9 @@ class CommandHandler(Generic[State, Command]):
     def handle(
         self, aggregate_id: str, command: Command, origin: Origin | None = None
     ) -> Accepted | Refusal:
-        """Raises `TooManyConflicts`."""
+        """Raises `TooManyConflicts`, or `LogChanged` if the states are not those of the log."""
         origin = origin or Origin()
+        refusal: Conflict | None = None
         partition = self._log.partition_of(aggregate_id)
         view, is_fresh = self._view(partition)
         for attempt in range(self._attempts_max):
@@ -92,15 +98,42 @@ class CommandHandler(Generic[State, Command]):
                 try:
                     offset = self._log.append(partition, events)
                     return self._accepted(view, events, partition, offset)
-                except Conflict:
+                except Conflict as error:
+                    refusal = error
                     self._sleep(random.uniform(0, min(0.001 * attempt, BACKOFF_SECONDS_MAX)))
                 found = self._catch_up(view, partition, origin)
                 if found and found[0].version == events[0].version:
                     return Accepted(found[-1].version, tuple(found))
+                self._check_not_deleted(view, aggregate_id, events[0].version, refusal)
             is_fresh = True
         raise TooManyConflicts(
-            f"{aggregate_id}: {self._attempts_max} times, another command was accepted first"
+            f"{aggregate_id}: the broker refused the events {self._attempts_max} times: {refusal}"
         )
+
+    def _check_not_deleted(
+        self, view: View[State], aggregate_id: str, version: int, refusal: Conflict
+    ) -> None:
+        """Raise `LogChanged` if the broker has refused a version because it has none of the events
+        before it."""
+        current = view.get(aggregate_id)
+        if current.version >= version or current.version == 0:
+            return  # another command was accepted
+        partition = self._log.partition_of(aggregate_id)
+        start = self._log.start_offset(partition)
+        if current.offset < start:
+            raise LogChanged(
+                f"{aggregate_id}: its events up to version {current.version}, at offset "
+                f"{current.offset}, were deleted by retention or DeleteRecords: "
+                f"{self._log.topic}-{partition} starts at offset {start}. {self._cure()} "
+                f"(the broker: {refusal})"
+            )
+
+    def _cure(self) -> str:
+        """What to do when events were deleted that the states contain, or should."""
+        begin = "begin with a new handler: aggregates whose last event was deleted begin again"
+        if self._snapshots is None:
+            return begin.capitalize()
+        return f"Delete topic {self._snapshots.topic}, and {begin}"
 
     def _accepted(
         self, view: View[State], events: list[StoredEvent], partition: int, offset: int
@@ -132,6 +165,7 @@ class CommandHandler(Generic[State, Command]):
         partition = self._log.partition_of(aggregate_id)
         end = self._log.end_offset(partition)
         view = View(self._aggregate)
+        self._log.check_unchanged()
         start = self._log.start_offset(partition)
         for stored in self._log.events(partition, start, end if offset is None else offset):
             if stored.aggregate_id == aggregate_id and (
@@ -165,14 +199,31 @@ class CommandHandler(Generic[State, Command]):
     ) -> list[StoredEvent]:
         """Read all that was acknowledged before this call. Returns the events of a command."""
         found = []
-        end = self._log.end_offset(partition)
-        for stored in self._log.events(partition, view.position, end):
-            view.apply(stored)
-            view.position = stored.offset + 1
-            if origin is not None and stored.causation_id == origin.command_id:
-                found.append(stored)
-        view.position = max(view.position, end)
+        try:
+            for events, next_offset in self._log.events_since(partition, view.position):
+                for stored in events:
+                    self._check_place(view, stored)
+                    view.apply(stored)
+                    if origin is not None and stored.causation_id == origin.command_id:
+                        found.append(stored)
+                view.position = next_offset
+        except RecordsDeleted as error:
+            raise RecordsDeleted(f"{error}. {self._cure()}") from None
         return found
+
+    def _check_place(self, view: View[State], stored: StoredEvent) -> None:
+        """Raise `LogChanged` if no handler would look for the aggregate in this partition."""
+        if stored.aggregate_id in view.known:
+            return
+        wanted = self._log.partition_of(stored.aggregate_id)
+        if wanted != stored.partition:
+            raise LogChanged(
+                f"{stored.aggregate_id} has an event at offset {stored.offset} of partition "
+                f"{stored.partition} of {self._log.topic}, but belongs in partition {wanted}: "
+                "partitions were added, or another program chooses them by another hash than "
+                "murmur2. Copy the events, in order, to a new topic, with partitions as "
+                "EventLog.partition_of has them"
+            )
 
 
 def stored_events(
