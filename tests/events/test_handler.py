@@ -259,6 +259,20 @@ def test_events_that_the_states_contain_are_deleted(log: EventLog, operator: Ope
     assert isinstance(CommandHandler(log, seat).handle(name, claim("bob")), Accepted)
 
 
+def test_aggregate_begins_again_without_its_events_if_that_is_meant(
+    log: EventLog, operator: Operator
+) -> None:
+    one, two = [str(it) for it in range(99) if log.partition_of(str(it)) == 0][:2]
+    handler = CommandHandler(log, seat, may_lose_events=True)
+    handler.handle(one, claim("ada"))
+    handler.handle(two, claim("ada"))
+    operator.delete_records(log.topic, 4)
+    assert isinstance(handler.handle(one, claim("bob")), Accepted)
+    assert handler.handle(two, give_back("ada")) == Refusal("not yours")
+    assert handler.load(two).version == 0
+    assert handler.load(one).state == Seat("bob", 1)
+
+
 def test_events_that_were_not_read_are_deleted(
     log: EventLog, millstream: SharedBroker, operator: Operator
 ) -> None:

@@ -71,6 +71,7 @@ class CommandHandler(Generic[State, Command]):
         self._log = log
         self._aggregate = aggregate
         self._snapshots = snapshots
+        self._may_lose_events = may_lose_events
         self._attempts_max = attempts_max
         self._sleep = sleep
         self._views: dict[int, View[State]] = {}
@@ -82,7 +83,7 @@ class CommandHandler(Generic[State, Command]):
         origin = origin or Origin()
         refusal: Conflict | None = None
         partition = self._log.partition_of(aggregate_id)
-        view, is_fresh = self._view(partition)
+        view, is_fresh = self._view(partition, aggregate_id)
         for attempt in range(self._attempts_max):
             current = view.get(aggregate_id)
             done = current.find(origin.command_id)
@@ -92,7 +93,7 @@ class CommandHandler(Generic[State, Command]):
             if isinstance(decision, Refusal) or not decision:
                 if is_fresh:
                     return decision if isinstance(decision, Refusal) else Accepted(current.version)
-                self._catch_up(view, partition)
+                self._refresh(view, partition, aggregate_id)
             else:
                 events = stored_events(aggregate_id, current.version, decision, origin)
                 try:
@@ -101,7 +102,7 @@ class CommandHandler(Generic[State, Command]):
                 except Conflict as error:
                     refusal = error
                     self._sleep(random.uniform(0, min(0.001 * attempt, BACKOFF_SECONDS_MAX)))
-                found = self._catch_up(view, partition, origin)
+                found = self._refresh(view, partition, aggregate_id, origin)
                 if found and found[0].version == events[0].version:
                     return Accepted(found[-1].version, tuple(found))
                 self._check_not_deleted(view, aggregate_id, events[0].version, refusal)
@@ -152,9 +153,9 @@ class CommandHandler(Generic[State, Command]):
         """The present state, with its version. It contains every event that was acknowledged
         before the call."""
         partition = self._log.partition_of(aggregate_id)
-        view, is_fresh = self._view(partition)
+        view, is_fresh = self._view(partition, aggregate_id)
         if not is_fresh:
-            self._catch_up(view, partition)
+            self._refresh(view, partition, aggregate_id)
         return view.get(aggregate_id)
 
     def state_at(
@@ -180,7 +181,7 @@ class CommandHandler(Generic[State, Command]):
             for partition, view in self._views.items():
                 self._snapshots.save(partition, view)
 
-    def _view(self, partition: int) -> tuple[View[State], bool]:
+    def _view(self, partition: int, aggregate_id: str) -> tuple[View[State], bool]:
         """The view, and whether it was just read."""
         found = self._views.get(partition)
         if found is not None:
@@ -190,14 +191,28 @@ class CommandHandler(Generic[State, Command]):
             view = self._snapshots.load(partition)
         if view is None:
             view = View(self._aggregate, position=self._log.start_offset(partition))
-        self._catch_up(view, partition)
+        self._refresh(view, partition, aggregate_id)
         self._views[partition] = view
         return view, True
 
-    def _catch_up(
-        self, view: View[State], partition: int, origin: Origin | None = None
+    def _refresh(
+        self,
+        view: View[State],
+        partition: int,
+        aggregate_id: str,
+        origin: Origin | None = None,
     ) -> list[StoredEvent]:
         """Read all that was acknowledged before this call. Returns the events of a command."""
+        found = self._catch_up(view, partition, origin)
+        if self._may_lose_events and view.get(aggregate_id).offset < self._log.start_offset(
+            partition
+        ):
+            view.forget(aggregate_id)  # as the broker does
+        return found
+
+    def _catch_up(
+        self, view: View[State], partition: int, origin: Origin | None
+    ) -> list[StoredEvent]:
         found = []
         try:
             for events, next_offset in self._log.events_since(partition, view.position):

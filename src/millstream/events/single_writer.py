@@ -22,7 +22,12 @@ the latency of a transaction; a command handler inside a web server has to wait 
 nothing keeps others from writing to the topic of events: on Apache Kafka, use ACLs.
 
 The topics must have the same number of partitions, and producers must choose the partition of a
-command by its key.
+command by its key. Partitions must not be added. The position is committed with the id of the topic
+of commands and with its number of partitions, so that the next writer notices that partitions were
+added, and reads a topic that was created again from its start.
+
+A command that cannot be read is refused, whatever `decode` raises. An error in `decide` or `evolve`
+is one of the code: it ends the writer, and nothing is committed.
 """
 
 from __future__ import annotations
@@ -36,11 +41,11 @@ from millstream.client.cluster import CoordinatorKind, check
 from millstream.client.producing import RawProducer
 from millstream.client.security import Security
 from millstream.client.transactions import commit_offsets
-from millstream.errors import ErrorCode
+from millstream.errors import ConfigError, ErrorCode, MillstreamError
 from millstream.events.aggregate import Aggregate, Command, Refusal, State
-from millstream.events.event import Event, Origin, encode_event
+from millstream.events.event import Origin, encode_event
 from millstream.events.handler import stored_events
-from millstream.events.log import EventLog
+from millstream.events.log import EventLog, LogChanged, Read, RecordsDeleted
 from millstream.events.view import View
 from millstream.records.record import Record, encode_batch
 
@@ -50,8 +55,13 @@ COMMANDS_MAX = 500  # in one transaction
 WAIT_MS = 500
 
 
+class NotACommand(MillstreamError):
+    """A record of the topic of commands that cannot be decided."""
+
+
 class SingleWriter(Generic[State, Command]):
-    """See the module. Creating it fences an earlier writer of the partition."""
+    """See the module. Creating it fences an earlier writer of the partition. `may_lose_events`
+    allows a topic of events with retention: see `CommandHandler`."""
 
     def __init__(
         self,
@@ -63,6 +73,7 @@ class SingleWriter(Generic[State, Command]):
         replies: str,
         partition: int,
         decode: Callable[[bytes], Command],
+        may_lose_events: bool = False,
         transaction_timeout_ms: int = 10_000,
         security: Security | Mapping[str, str] | None = None,
     ) -> None:
@@ -72,15 +83,19 @@ class SingleWriter(Generic[State, Command]):
         self._group = f"{events}-writer"
         self._events = EventLog(bootstrap_servers, events, security=security)
         self._commands = EventLog.beside(self._events, commands)
-        self._replies = replies
+        self._replies = EventLog.beside(self._events, replies)
+        self._check_topics()
+        if not may_lose_events:
+            self._events.check_kept()
         self._producer = RawProducer(self._events.cluster)
         # First of all: what the previous writer had not committed is aborted now.
         self._producer.begin(f"{events}-writer-{partition}", transaction_timeout_ms)
         self._view: View[State] = View(aggregate, position=self._events.start_offset(partition))
-        end = self._events.end_offset(partition)
-        for stored in self._events.events(partition, self._view.position, end):
-            self._view.apply(stored)
-        self._position = self._committed_position()
+        for read, next_offset in self._events.events_since(partition, self._view.position):
+            for stored in read:
+                self._view.apply(stored)
+            self._view.position = next_offset
+        self._position = self._start_position()
 
     def close(self) -> None:
         """Close the connections to the cluster."""
@@ -94,8 +109,9 @@ class SingleWriter(Generic[State, Command]):
             self.handle_next()
 
     def handle_next(self, *, wait_ms: int = WAIT_MS) -> int:
-        """Handle the next commands in one transaction; returns how many."""
-        read = self._commands.read(self._partition, self._position, wait_ms=wait_ms)
+        """Handle the next commands in one transaction; returns how many. Raises `LogChanged` if a
+        topic was created again, or has more partitions."""
+        read = self._read(wait_ms)
         records = read.records[:COMMANDS_MAX]
         if not records:
             self._position = read.next_offset
@@ -112,38 +128,52 @@ class SingleWriter(Generic[State, Command]):
     def _decide(
         self, record: Record, now_ms: int, events: list[Record], replies: list[Record]
     ) -> None:
-        headers = {name: value.decode() for name, value in record.headers if value is not None}
         # The place of a command without an id identifies it as well.
         place = f"{self._commands.topic}-{self._partition}@{record.offset}"
-        origin = Origin(headers.get(COMMAND_ID_HEADER, place), headers.get(CORRELATION_HEADER, ""))
-        aggregate_id = (record.key or b"").decode()
+        headers = {name: value for name, value in record.headers if value is not None}
+        command_id = headers.get(COMMAND_ID_HEADER, place.encode())
+        try:
+            aggregate_id = _text(record.key, "key")
+            origin = Origin(
+                _text(command_id, f"header {COMMAND_ID_HEADER}"),
+                _text(headers.get(CORRELATION_HEADER, b""), f"header {CORRELATION_HEADER}"),
+            )
+            reply = self._decided(aggregate_id, origin, record.value or b"", now_ms, events)
+        except NotACommand as error:
+            reply = {"accepted": False, "reason": f"not a command: {error}"}
+        replies.append(Record(len(replies), now_ms, command_id, json.dumps(reply).encode()))
+
+    def _decided(
+        self, aggregate_id: str, origin: Origin, value: bytes, now_ms: int, events: list[Record]
+    ) -> dict[str, Any]:
+        """The reply; adds the events. Raises `NotACommand`."""
         current = self._view.get(aggregate_id)
-        reply: dict[str, Any]
         done = current.find(origin.command_id)
         if done is not None:
-            reply = {"accepted": True, "version": done.last_version}
-        else:
-            decision = self._decision(current.state, record.value or b"")
-            if isinstance(decision, Refusal):
-                reply = {"accepted": False, "reason": decision.reason}
-            else:
-                for stored in stored_events(aggregate_id, current.version, decision, origin):
-                    events.append(encode_event(stored, len(events), now_ms))
-                    self._view.apply(stored)
-                reply = {"accepted": True, "version": self._view.get(aggregate_id).version}
-        value = json.dumps(reply).encode()
-        replies.append(Record(len(replies), now_ms, origin.command_id.encode(), value))
+            return {"accepted": True, "version": done.last_version}
+        decision = self._aggregate.decision(current.state, self._command(value))
+        if isinstance(decision, Refusal):
+            return {"accepted": False, "reason": decision.reason}
+        for stored in stored_events(aggregate_id, current.version, decision, origin):
+            events.append(encode_event(stored, len(events), now_ms))
+            self._view.apply(stored)
+        return {"accepted": True, "version": self._view.get(aggregate_id).version}
 
-    def _decision(self, state: State, value: bytes) -> tuple[Event, ...] | Refusal:
+    def _command(self, value: bytes) -> Command:
+        """Raises `NotACommand`, whatever `decode` raises: a command that cannot be read must not
+        hold up those after it."""
         try:
-            command = self._decode(value)
+            return self._decode(value)
         except ValueError as error:
-            return Refusal(f"not a command: {error}")
-        return self._aggregate.decision(state, command)
+            raise NotACommand(str(error)) from error
+        except Exception as error:
+            raise NotACommand(f"{type(error).__name__}: {error}") from error
 
     def _write(self, events: list[Record], replies: list[Record]) -> None:
         producer, cluster = self._producer, self._events.cluster
-        topics = [(self._replies, replies)] + ([(self._events.topic, events)] if events else [])
+        topics = [(self._replies.topic, replies)] + (
+            [(self._events.topic, events)] if events else []
+        )
         producer.join([(topic, self._partition) for topic, _ in topics], self._group)
         for topic, records in topics:
             identity = producer.identity(topic, self._partition)
@@ -157,29 +187,102 @@ class SingleWriter(Generic[State, Command]):
             producer.send(topic, self._partition, batch, len(records))
         producer.flush()
         assert producer.transaction is not None
-        position = {(self._commands.topic, self._partition): self._position}
-        commit_offsets(cluster, producer.transaction, self._group, position)
+        partition = (self._commands.topic, self._partition)
+        position, stamp = {partition: self._position}, {partition: self._stamp()}
+        commit_offsets(cluster, producer.transaction, self._group, position, stamp)
+        self._check_topics()  # not earlier: what was written must be in the topics that were read
         producer.end(commit=True)
 
-    def _committed_position(self) -> int:
+    # Topics and positions
+
+    def _check_topics(self) -> None:
+        """Raises `LogChanged` if a topic was created again, or has more partitions; `ConfigError`
+        if the topics do not fit together."""
+        for log in (self._commands, self._events, self._replies):
+            log.check_unchanged()
+        for log in (self._events, self._replies):
+            if log.partition_count < self._commands.partition_count:
+                raise ConfigError(
+                    f"topic {log.topic} has {log.partition_count} partitions, and "
+                    f"{self._commands.topic} has {self._commands.partition_count}: the topics of a "
+                    "single writer must have the same number"
+                )
+
+    def _read(self, wait_ms: int) -> Read:
+        try:
+            return self._commands.read(self._partition, self._position, wait_ms=wait_ms)
+        except RecordsDeleted as error:
+            raise RecordsDeleted(
+                f"{error}. To go on with the commands that are left: millstream group reset "
+                f"{self._group} --topic {self._commands.topic}:{self._partition} --to-earliest "
+                "--execute"
+            ) from None
+
+    def _stamp(self) -> str:
+        """Committed with the position."""
+        topic_id, count = self._commands.topic_id, self._commands.partition_count
+        return json.dumps({"topic_id": str(topic_id), "partitions": count})
+
+    def _start_position(self) -> int:
+        """The committed position; the start of a topic without one, or that was created again."""
+        topic_id, count = str(self._commands.topic_id), self._commands.partition_count
+        others = [it for it in range(count) if it != self._partition]
+        (own,) = self._committed([self._partition], is_stable=True)
+        rest = self._committed(others, is_stable=False) if others else []
+        for committed in [own, *rest]:
+            stamp = _stamp_of(committed)
+            if stamp.get("topic_id") == topic_id and stamp["partitions"] != count:
+                raise LogChanged(
+                    f"topic {self._commands.topic} had {stamp['partitions']} partitions and has "
+                    f"{count}: keys are in other partitions now, without their earlier events. "
+                    "Copy the events, by key, to a new topic with as many partitions, and use it "
+                    "with a new topic of commands"
+                )
+        offset = int(own.committed_offset)
+        if offset < 0 or _stamp_of(own).get("topic_id", topic_id) != topic_id:
+            return self._commands.start_offset(self._partition)
+        return offset
+
+    def _committed(self, partitions: list[int], *, is_stable: bool) -> list[Any]:
+        """The positions of the group; with `is_stable`, when no transaction is about to commit one.
+        A partition that was added has none."""
         topic = self._commands.topic
-        asked = {"name": topic, "partition_indexes": [self._partition]}
+        asked = {"name": topic, "partition_indexes": partitions}
         answer = self._events.cluster.ask_coordinator(
             CoordinatorKind.GROUP,
             self._group,
             "offset_fetch",
-            {"group_id": self._group, "topics": [asked], "require_stable": True},
+            {"group_id": self._group, "topics": [asked], "require_stable": is_stable},
             version=7,
             error_of=_error_of_offset,
         )
         check(_error_of_offset(answer), f"the position of group {self._group}", "offset_fetch")
-        offset = int(answer.topics[0].partitions[0].committed_offset)
-        return offset if offset >= 0 else self._commands.start_offset(self._partition)
+        found: list[Any] = list(answer.topics[0].partitions)
+        return found
+
+
+def _stamp_of(committed: Any) -> dict[str, Any]:
+    """Empty for a position that an earlier version has committed, or an operator."""
+    try:
+        stamp = json.loads(committed.metadata or "{}")
+    except ValueError:
+        return {}
+    return stamp if isinstance(stamp, dict) and "partitions" in stamp else {}
+
+
+def _text(value: bytes | None, name: str) -> str:
+    """Raises `NotACommand`."""
+    if value is None:
+        raise NotACommand(f"it has no {name}")
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise NotACommand(f"its {name} is not UTF-8") from None
 
 
 def _error_of_offset(answer: Any) -> ErrorCode:
     if answer.error_code is not ErrorCode.NONE:
         whole: ErrorCode = answer.error_code
         return whole
-    code: ErrorCode = answer.topics[0].partitions[0].error_code
-    return code
+    codes: list[ErrorCode] = [it.error_code for it in answer.topics[0].partitions]
+    return next((code for code in codes if code is not ErrorCode.NONE), ErrorCode.NONE)

@@ -52,6 +52,11 @@ class View(Generic[State]):
         found = self.known.get(aggregate_id)
         return Current(self._aggregate.initial) if found is None else found
 
+    def forget(self, aggregate_id: str) -> None:
+        """Let an aggregate begin again."""
+        self.known.pop(aggregate_id, None)
+        self.changed.discard(aggregate_id)
+
     def apply(self, stored: StoredEvent) -> None:
         """Raises `MillstreamError` if events are missing."""
         current = self.known.get(stored.aggregate_id)
