@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException
 
 from millstream.client.producing import RawProducer
 from millstream.client.topics import NewTopic, create_topics
-from millstream.errors import ConfigError, ErrorCode
+from millstream.errors import ApiError, ConfigError, ErrorCode
 from millstream.events import (
     Accepted,
     CommandHandler,
@@ -271,6 +271,16 @@ def test_aggregate_begins_again_without_its_events_if_that_is_meant(
     assert handler.handle(two, give_back("ada")) == Refusal("not yours")
     assert handler.load(two).version == 0
     assert handler.load(one).state == Seat("bob", 1)
+
+
+def test_handler_of_a_topic_that_does_not_exist_is_refused_at_once(
+    millstream: SharedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with EventLog(millstream.bootstrap_servers, millstream.unique_topic()) as log:
+        monkeypatch.setattr(log.cluster, "retry_seconds", lambda error: pytest.fail("it waits"))
+        with pytest.raises(ApiError) as caught:
+            CommandHandler(log, seat)
+        assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_events_that_were_not_read_are_deleted(

@@ -145,8 +145,11 @@ class EventLog:
             )
 
     def _settings(self) -> dict[str, str | None]:
-        """Those of the topic that matter here; absent ones are unknown to the cluster."""
-        self.check_unchanged()
+        """Those of the topic that matter here; absent ones are unknown to the cluster. Raises
+        UNKNOWN_TOPIC_OR_PARTITION at once if the topic does not exist."""
+        if self._first is None:  # before its settings are read, which must be those of this topic
+            found = self.cluster.retrying(lambda: self.cluster.refresh([self.topic]))
+            self._first = found.get(self.topic)
         fields = {
             "resources": [
                 {
@@ -167,6 +170,7 @@ class EventLog:
         check(
             answer.results[0].error_code, f"the settings of topic {self.topic}", "describe_configs"
         )
+        self.check_unchanged()
         return {it.name: it.value for it in answer.results[0].configs}
 
     # Identity
@@ -184,6 +188,7 @@ class EventLog:
     def check_unchanged(self) -> None:
         """Raises `LogChanged` if the topic was deleted and created again since its first use, or
         has more partitions."""
+        self._topic()
         self.cluster.retrying(lambda: self._check_unchanged(seconds_old_max=0))
 
     def _topic(self) -> TopicInfo:
@@ -199,7 +204,8 @@ class EventLog:
         if now.id != first.id:
             raise LogChanged(
                 f"topic {self.topic} was deleted and created again (id {first.id}, now {now.id}): "
-                "states that were read from it are of the deleted one; begin with a new EventLog"
+                "what was read from it is of the deleted one; begin with a new EventLog, or a new "
+                "SingleWriter"
             )
         if len(now.partitions) != len(first.partitions):
             raise LogChanged(

@@ -6,6 +6,7 @@ answered with what it did the first time.
 
 from __future__ import annotations
 
+import shlex
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple
@@ -72,8 +73,10 @@ class View(Generic[State]):
         if stored.version != current.version + 1:
             raise MillstreamError(
                 f"{stored.aggregate_id} is at version {current.version}, but the next event, at "
-                f"offset {stored.offset}, has version {stored.version}: events are missing; was "
-                "the topic compacted, or did its retention delete some?"
+                f"offset {stored.offset}, has version {stored.version}: events are missing, "
+                "because compaction, retention or DeleteRecords has deleted them. Remove the "
+                "others, too, and it begins again: millstream excise --key "
+                f"{shlex.quote(stored.aggregate_id)}"
             )
         try:
             current.state = self._aggregate.apply(current.state, stored.event)
