@@ -144,11 +144,22 @@ def log_end_offset(cluster: Cluster, topic: str, partition: int) -> int:
     return _list_offset(cluster, topic, partition, LATEST)
 
 
-def _list_offset(cluster: Cluster, topic: str, partition: int, timestamp: int) -> int:
+def last_stable_offset(cluster: Cluster, topic: str, partition: int) -> int:
+    """The offset below which every transaction has ended."""
+    return _list_offset(cluster, topic, partition, LATEST, READ_COMMITTED)
+
+
+def _list_offset(
+    cluster: Cluster,
+    topic: str,
+    partition: int,
+    timestamp: int,
+    isolation_level: int = READ_UNCOMMITTED,
+) -> int:
     asked = {"partition_index": partition, "current_leader_epoch": -1, "timestamp": timestamp}
     fields = {
         "replica_id": -1,
-        "isolation_level": READ_UNCOMMITTED,
+        "isolation_level": isolation_level,
         "topics": [{"name": topic, "partitions": [asked]}],
     }
     answer = cluster.ask_leader(

@@ -189,6 +189,49 @@ def test_latest_does_not_take_what_a_newer_driver_is_about_to_decide(query: Quer
     assert query.log.latest(query.begin()).decided_batch_id == NO_BATCH
 
 
+def deciding(query: Query, transactional_id: str, decision: Decision) -> RawProducer:
+    """A driver with a producer id of its own that has sent its decision, and not ended it."""
+    producer = RawProducer(query.driver)
+    producer.begin(f"{query.transactional_id}-{transactional_id}", LONG_MS)
+    query.log.send_decision(producer, decision)
+    producer.flush()
+    return producer
+
+
+@pytest.mark.parametrize("first_is_committed", [False, True])
+def test_last_committed_decision_in_the_log_counts_whichever_marker_comes_first(
+    query: Query, first_is_committed: bool
+) -> None:
+    earlier = Decision(57, driver=DriverEpoch(1, 9))
+    later = Decision(NO_BATCH, driver=DriverEpoch(2, 0))
+    first, second = deciding(query, "first", earlier), deciding(query, "second", later)
+    second.end(commit=True)
+    first.end(commit=first_is_committed)
+    for log in (query.log, DecisionLog(query.driver, query.transactional_id)):
+        assert log.committed().decision == later
+
+
+def test_decision_that_is_aborted_leaves_the_one_before_it(query: Query) -> None:
+    earlier = Decision(57, driver=DriverEpoch(1, 9))
+    first = deciding(query, "first", earlier)
+    second = deciding(query, "second", Decision(0, driver=DriverEpoch(2, 0)))
+    second.end(commit=False)
+    first.end(commit=True)
+    assert query.log.committed().decision == earlier
+
+
+def test_latest_does_not_take_what_a_driver_with_another_producer_id_is_about_to_decide(
+    query: Query,
+) -> None:
+    older = query.begin()
+    newer = deciding(query, "newer", Decision(1))
+    with pytest.raises(ApiError, match="another driver") as caught:
+        query.log.latest(older)
+    assert caught.value.code is ErrorCode.PRODUCER_FENCED
+    newer.end(commit=False)
+    assert query.log.latest(query.begin()).decided_batch_id == NO_BATCH
+
+
 def test_latest_is_not_held_up_by_another_query_that_died_deciding(query: Query) -> None:
     other = RawProducer(query.driver)
     other.begin(f"other-{query.transactional_id}", LONG_MS)

@@ -8,6 +8,7 @@ from millstream.client.producing import WrittenRange
 from millstream.client.transactions import Transaction
 from millstream.errors import MillstreamError
 from millstream.pipelines.writing.decisions import (
+    NO_BATCH,
     Decision,
     DriverEpoch,
     QueryState,
@@ -57,3 +58,34 @@ def test_query_is_not_completed_by_batches_of_another_checkpoint() -> None:
     assert not QueryState(decision, {7: 3, 8: 9}).is_completed
     assert QueryState(decision, {7: 4}).is_completed
     assert QueryState(decision, {7: 5}).is_completed
+
+
+OLD, NEW = "checkpoint of before", "new checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("in_topic", "stored", "is_last"),
+    [
+        # Of one producer id the epoch counts, also if the numbers begin again.
+        (Decision(57, (), None, OLD, DriverEpoch(1, 3)), (0, NEW, DriverEpoch(1, 4)), False),
+        (Decision(0, (), None, NEW, DriverEpoch(1, 4)), (57, OLD, DriverEpoch(1, 3)), True),
+        (Decision(57, (), None, OLD, DriverEpoch(1, 3)), (57, OLD, DriverEpoch(1, 3)), True),
+        # The producer id changed: epochs begin again, and numbers count within a checkpoint.
+        (Decision(57, (), None, OLD, DriverEpoch(1, 9)), (58, OLD, DriverEpoch(2, 0)), False),
+        (Decision(58, (), None, OLD, DriverEpoch(2, 0)), (57, OLD, DriverEpoch(1, 9)), True),
+        (Decision(57, (), None, OLD, DriverEpoch(1, 9)), (57, OLD, DriverEpoch(1, 9)), True),
+        # It changed after a reset, which has no checkpoint.
+        (Decision(NO_BATCH, driver=DriverEpoch(1, 9)), (0, NEW, DriverEpoch(2, 0)), False),
+        # The store was no output when the query started over.
+        (Decision(3, (), None, NEW, DriverEpoch(2, 0)), (57, OLD, DriverEpoch(1, 9)), True),
+        # Nothing is decided yet, or its driver was not noted.
+        (Decision(NO_BATCH), (0, NEW, DriverEpoch(1, 0)), False),
+        (Decision(4), (5, OLD, DriverEpoch(1, 0)), False),
+        (Decision(5), (5, OLD, DriverEpoch(1, 0)), True),
+    ],
+)
+def test_decision_in_the_topic_replaces_an_older_one_of_a_store(
+    in_topic: Decision, stored: tuple[int, str, DriverEpoch], is_last: bool
+) -> None:
+    batch_id, query_id, driver = stored
+    assert in_topic.replaces(Decision(batch_id, (), None, query_id, driver)) is is_last

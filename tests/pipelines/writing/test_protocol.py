@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from millstream.admin.transactions import list_transactions
 from millstream.client.cluster import Cluster
 from millstream.client.producing import RawProducer
 from millstream.client.transactions import (
@@ -27,6 +30,8 @@ from millstream.pipelines.writing.decisions import (
 from millstream.pipelines.writing.options import parse_write_options
 from millstream.pipelines.writing.protocol import BatchProtocol, Begun
 from millstream.records.record import Record, encode_batch
+from tests.peers.patience import wait_until
+from tests.peers.servers import Server, start_millstream
 from tests.pipelines.conftest import Topics
 from tests.pipelines.writing.test_writer import committed_offsets, values_of
 
@@ -237,6 +242,71 @@ def test_reset_forgets_what_was_decided(query: Query) -> None:
     protocol.complete(begun.driver, decision)
     assert query.protocol().begin().decided == decision
     assert query.values(at_least=2) == [b"0", b"5"]
+
+
+@dataclass
+class OwnBroker:
+    """A broker that a test has to itself."""
+
+    server: Server
+
+    def expire_transactional_ids(self) -> None:
+        """As the broker does with ids that are not used for a week."""
+        self._restart(
+            {
+                "transactional.id.expiration.ms": "1",
+                "transaction.remove.expired.transaction.cleanup.interval.ms": "50",
+            }
+        )
+        with Cluster(self.server.bootstrap) as cluster:
+            wait_until(lambda: not list_transactions(cluster))
+        self._restart({})
+
+    def _restart(self, settings: Mapping[str, str]) -> None:
+        self.server.stop()
+        self.server = start_millstream(self.server.data, settings, port=self.server.port)
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[OwnBroker]:
+    broker = OwnBroker(start_millstream(tmp_path / "data"))
+    yield broker
+    broker.server.kill()
+
+
+@pytest.mark.parametrize("in_store", [False, True])
+def test_reset_is_remembered_after_the_driver_got_another_producer_id(
+    own_broker: OwnBroker, in_store: bool
+) -> None:
+    """With `in_store`, a store decides, and the driver dies before the decision is copied."""
+    topics = Topics(own_broker.server)
+
+    def run(query: Query, protocol: BatchProtocol, begun: Begun, batch_id: int) -> Decision:
+        decision = query.decision(begun, batch_id, query.write(protocol, b"%d" % batch_id))
+        if in_store:
+            return query.protocol().begin(stored=decision).decided
+        protocol.complete(*protocol.decide(begun.driver, decision))
+        return decision
+
+    with Cluster(topics.bootstrap) as cluster:
+        query = Query(topics, cluster)
+        protocol = query.protocol()
+        begun = protocol.begin()
+        first_id = begun.epoch.producer_id
+        before = run(query, protocol, begun, 57)
+    own_broker.expire_transactional_ids()
+    with Cluster(topics.bootstrap) as cluster:
+        query.cluster = cluster
+        protocol = query.protocol()
+        begun = protocol.begin()
+        assert begun.decided == before
+        assert begun.epoch.producer_id != first_id
+        begun = protocol.reset(begun)
+        assert query.protocol().begin().decided.batch_id == NO_BATCH
+        after = run(query, protocol, protocol.begin(), 0)
+        assert query.protocol().decided() == after
+        assert query.protocol().begin().decided == after
+    assert query.values(at_least=2) == [b"0", b"57"]
 
 
 @pytest.mark.parametrize("is_written", [False, True])

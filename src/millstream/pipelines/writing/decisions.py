@@ -16,8 +16,11 @@ The records, JSON, in the topic's only partition (compacted; see docs/formats/de
     owner:<id>        {"version": 1, "owner": "..."}
                       in a transaction of the driver, when it takes over
 
-where <id> is the driver's transactional id. All keep their last value. A batch below the last
-decision is decided and completed.
+where <id> is the driver's transactional id. All keep their last value: the last committed record in
+the log counts, as in compaction, whatever its batch and its producer id. The coordinator ends one
+transaction of a driver before it begins the next, also if it gives the driver another producer id:
+when the id has expired or its epochs are used up. A batch below the last decision is decided and
+completed.
 
 Whose batch was completed, "driver" tells: the producer id and the epoch of the transaction that the
 driver had begun for it. Numbers of batches begin again with another checkpoint, epochs only rise,
@@ -40,7 +43,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from millstream.client.cluster import Cluster
-from millstream.client.fetching import Fetched, fetch_batches, log_end_offset
+from millstream.client.fetching import (
+    Fetched,
+    fetch_batches,
+    last_stable_offset,
+    log_end_offset,
+)
 from millstream.client.producing import RawProducer, WrittenRange
 from millstream.client.topics import NewTopic, create_topics
 from millstream.client.transactions import Transaction, commit_offsets, end_transaction
@@ -87,13 +95,20 @@ class Decision:
     query_id: str | None = None  # in the checkpoint that numbered the batch; None where not known
     driver: DriverEpoch | None = None  # None in decisions of before this was noted
 
-    def replaces(self, other: Decision) -> bool:
-        """Whether it was made after the other, or is the same one, written again."""
-        if self.driver is None or other.driver is None:
-            return self.batch_id >= other.batch_id
-        if self.driver.producer_id != other.driver.producer_id:
-            return self.batch_id >= other.batch_id
-        return self.driver.epoch >= other.driver.epoch
+    def replaces(self, stored: Decision) -> bool:
+        """Whether this decision, the last in the topic, was made after the last one of a store, or
+        is the same one, written again.
+
+        Epochs order the transactions of one producer id. Another one begins with its own epochs, so
+        batch numbers count then, within a checkpoint. A query that starts over with a new
+        checkpoint resets the topic before its store has a batch of it: a store's decision of
+        another checkpoint than that in the topic is the older one.
+        """
+        if self.driver and stored.driver and self.driver.producer_id == stored.driver.producer_id:
+            return self.driver.epoch >= stored.driver.epoch
+        if self.query_id and stored.query_id and self.query_id != stored.query_id:
+            return True
+        return self.batch_id >= stored.batch_id
 
 
 @dataclass
@@ -115,6 +130,13 @@ class QueryState:
         if driver is None:
             return self.completed_batch_id >= self.decision.batch_id
         return self.completed_epochs.get(driver.producer_id, NO_PRODUCER_EPOCH) >= driver.epoch
+
+
+class _Written(NamedTuple):
+    """A decision or an owner, and where it is in the log."""
+
+    content: Decision | str
+    offset: int
 
 
 def encode_decision(decision: Decision) -> bytes:
@@ -196,8 +218,8 @@ class DecisionLog:
         self._owner_key = f"owner:{transactional_id}".encode()
         self._state = QueryState()
         self._position = 0  # all below is in the state
-        # By producer id, with its epoch: a decision or an owner whose marker is not read yet.
-        self._undecided: dict[int, tuple[Decision | str, tuple[int, int]]] = {}
+        self._undecided: dict[int, _Written] = {}  # by producer id; their markers are not read yet
+        self._taken: dict[type, int] = {}  # the offsets of what is in the state
         self._completions = RawProducer(cluster, purpose="completions")
 
     def create_topic(self) -> None:
@@ -222,16 +244,23 @@ class DecisionLog:
         """
         self._await_completions()
         self.committed()
-        for content, (producer_id, epoch) in self._undecided.values():
-            if producer_id == driver.producer_id and epoch > driver.epoch:
+        if self._undecided:
+            self._take_without_markers(driver)
+        return self._state
+
+    def _take_without_markers(self, driver: Transaction) -> None:
+        """Compaction drops aborted records at once, and markers later: what remains below the last
+        stable offset was committed."""
+        stable_offset = last_stable_offset(self._cluster, DECISIONS_TOPIC, PARTITION)
+        self.committed()  # with the markers of transactions that have ended since
+        for written in self._undecided.values():
+            if written.offset >= stable_offset:  # its transaction is open, so it began after ours
                 raise ApiError(
                     ErrorCode.PRODUCER_FENCED,
                     f"another driver of {driver.transactional_id} is deciding: stop this one",
                 )
-            # Compaction drops aborted records, and markers only later: it was committed.
-            self._take(content)
+            self._take(written)
         self._undecided.clear()
-        return self._state
 
     def committed(self) -> QueryState:
         """What the topic contains, without decisions whose transaction has no marker yet."""
@@ -263,22 +292,23 @@ class DecisionLog:
         """Read all of it again next time."""
         self._state, self._position = QueryState(), 0
         self._undecided.clear()
+        self._taken.clear()
 
     def _apply(self, records: memoryview | bytes, position: int, header: BatchHeader) -> None:
         if header.is_control:
             ended = self._undecided.pop(header.producer_id, None)
             if ended is not None and _marker(records, position) is ControlType.COMMIT:
-                self._take(ended[0])
+                self._take(ended)
             return
         for record in decode_batch(records, position):
             if record.value is None:
                 continue
-            producer = (header.producer_id, header.producer_epoch)
             if record.key == self._decision_key:
-                self._undecided[header.producer_id] = decode_decision(record.value), producer
+                decision = decode_decision(record.value)
+                self._undecided[header.producer_id] = _Written(decision, record.offset)
             elif record.key == self._owner_key:
                 owner = str(_from_json(record.value)["owner"])
-                self._undecided[header.producer_id] = owner, producer
+                self._undecided[header.producer_id] = _Written(owner, record.offset)
             elif record.key == self._completed_key:
                 self._note_completed(_from_json(record.value))
 
@@ -290,10 +320,14 @@ class DecisionLog:
             known = state.completed_epochs.get(driver.producer_id, NO_PRODUCER_EPOCH)
             state.completed_epochs[driver.producer_id] = max(known, driver.epoch)
 
-    def _take(self, content: Decision | str) -> None:
+    def _take(self, written: _Written) -> None:
+        content, offset = written
+        if offset < self._taken.get(type(content), 0):
+            return  # the marker of a later one came first
+        self._taken[type(content)] = offset
         if isinstance(content, str):
             self._state.owner = content
-        elif content.replaces(self._state.decision):
+        else:
             self._state.decision = content
 
     # Writing
