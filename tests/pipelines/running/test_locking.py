@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -23,6 +24,10 @@ with locked(sys.argv[1]):
     print("locked", flush=True)
     sys.stdin.read()
 """
+
+needs_strace = pytest.mark.skipif(
+    shutil.which("strace") is None, reason="`strace` is not installed: `apt-get install strace`"
+)
 
 
 class Query:
@@ -101,3 +106,36 @@ def test_lock_is_released_when_the_query_does_not_start(tmp_path: Path) -> None:
 def test_checkpoint_that_is_not_local_is_not_locked() -> None:
     with locked("hdfs://somewhere/checkpoint"), locked("hdfs://somewhere/checkpoint") as lock:
         assert lock.descriptor is None
+
+
+def without_flock(error: str, location: Path, *, is_required: bool) -> str:
+    """What another process prints that locks the checkpoint where `flock` fails."""
+    inject = ["strace", "-f", "-o", "/dev/null", "-e", f"inject=flock:error={error}"]
+    call = f"locked({str(location)!r}, is_required={is_required})"
+    code = f"from {locking.__name__} import locked\nwith {call}: print('locked')"
+    process = subprocess.run(
+        [*inject, sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    return process.stdout + process.stderr
+
+
+@needs_strace
+@pytest.mark.parametrize("error", ["ENOLCK", "EOPNOTSUPP", "ENOSYS"])
+def test_mount_without_locks_is_used_with_a_warning(error: str, tmp_path: Path) -> None:
+    printed = without_flock(error, tmp_path, is_required=False)
+    assert "locked\n" in printed
+    assert printed.count(f"{tmp_path}/{locking.LOCK_FILE} cannot be locked") == 1
+    assert "second process with this checkpoint is not refused" in printed
+
+
+@needs_strace
+def test_mount_without_locks_is_refused_where_a_lock_is_required(tmp_path: Path) -> None:
+    printed = without_flock("ENOLCK", tmp_path, is_required=True)
+    assert f"{tmp_path}/{locking.LOCK_FILE} cannot be locked (No locks available)" in printed
+    assert "move it to a file system with locks" in printed
+
+
+@needs_strace
+def test_other_error_of_a_lock_names_the_file(tmp_path: Path) -> None:
+    printed = without_flock("EIO", tmp_path, is_required=False)
+    assert f"Input/output error: '{tmp_path}/{locking.LOCK_FILE}'" in printed

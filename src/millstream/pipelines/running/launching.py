@@ -124,7 +124,7 @@ def start(
     location = checkpoint_location(pipeline, settings)
     refuse_running_twin(pipeline, spark)
     topic_ids = check_topics(settings, [pipeline])
-    with locked(location) as lock:
+    with locked(location, is_required=False) as lock:
         checkpoint = Checkpoint(spark, location)
         checkpoint.claim(pipeline, topic_ids)
         starting = fixed_starting(pipeline, settings, checkpoint)

@@ -4,14 +4,16 @@ The lock is `flock` on the file `millstream.lock` in the checkpoint, which conta
 of its owner. The kernel releases it when the process ends, however it ends. It is held by the
 driver's Python process: from before the checkpoint is read until the query has ended.
 
-Other file systems have no such lock. There a second driver of the same query is fenced by the
-brokers and by the store, and Spark refuses to write a file of the checkpoint that exists if the
-file system can rename without overwriting (HDFS).
+Other file systems, and some mounts, have no such lock. There a second driver of the same query is
+fenced by the brokers and by the store, and Spark refuses to write a file of the checkpoint that
+exists if the file system can rename without overwriting (HDFS).
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -26,7 +28,10 @@ from millstream.pipelines.query_files import is_local, local_path
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
+logger = logging.getLogger(__name__)
+
 LOCK_FILE = "millstream.lock"
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 _held: dict[str, CheckpointLock] = {}  # by the real path of the checkpoint
 _guard = threading.Lock()
@@ -63,16 +68,17 @@ class CheckpointLock:
 
 
 @contextmanager
-def locked(location: str) -> Iterator[CheckpointLock]:
+def locked(location: str, *, is_required: bool = True) -> Iterator[CheckpointLock]:
     """Lock the checkpoint; raises `ConfigError` if another query runs on it.
 
-    The lock is released at the end of the block unless `hold_during` was called.
+    The lock is released at the end of the block unless `hold_during` was called. If the mount has
+    no locks, only a caller that does not require one goes on: another process may run a query.
     """
     if not is_local(location):
         yield CheckpointLock(location)
         return
     with _guard:
-        lock = _acquire(os.path.realpath(local_path(location)))
+        lock = _acquire(os.path.realpath(local_path(location)), is_required)
     try:
         yield lock
     finally:
@@ -81,7 +87,7 @@ def locked(location: str) -> Iterator[CheckpointLock]:
                 lock.release()
 
 
-def _acquire(path: str) -> CheckpointLock:
+def _acquire(path: str, is_required: bool) -> CheckpointLock:
     held = _held.get(path)
     if held is not None:
         if held.query is None or held.query.isActive:
@@ -90,15 +96,37 @@ def _acquire(path: str) -> CheckpointLock:
     Path(path).mkdir(parents=True, exist_ok=True)
     descriptor = os.open(f"{path}/{LOCK_FILE}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        owner = os.read(descriptor, 20).decode(errors="replace").strip()
+        _lock(descriptor, path, is_required)
+    except BaseException:
         os.close(descriptor)
-        raise ConfigError(
-            f"process {owner} runs a query on the checkpoint {path}: stop it first"
-        ) from None
+        raise
     with suppress(OSError):  # the disk may be full; the process id is only for the message
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
     _held[path] = CheckpointLock(path, descriptor)
     return _held[path]
+
+
+def _lock(descriptor: int, path: str, is_required: bool) -> None:
+    file = f"{path}/{LOCK_FILE}"
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        owner = os.read(descriptor, 20).decode(errors="replace").strip()
+        raise ConfigError(
+            f"process {owner} runs a query on the checkpoint {path}: stop it first"
+        ) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise OSError(error.errno, error.strerror, file) from error
+        if is_required:
+            raise ConfigError(
+                f"{file} cannot be locked ({error.strerror}), so a query of another process may "
+                f"run on the checkpoint {path}: move it to a file system with locks"
+            ) from error
+        logger.warning(
+            "%s cannot be locked (%s): a second process with this checkpoint is not refused when "
+            "it starts. It takes over, and brokers and store refuse the first one: run one only",
+            file,
+            error.strerror,
+        )

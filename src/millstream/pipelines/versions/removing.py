@@ -64,11 +64,11 @@ def remove_version(
 
 
 def check_is_stopped(version: Version) -> None:
-    """Raises `ConfigError` if the version runs on this machine; elsewhere it is fenced."""
+    """Raises `ConfigError` if the version runs and holds a lock; elsewhere it is fenced."""
     checkpoint = version.checkpoint
     if not checkpoint or not is_local(checkpoint) or not Path(local_path(checkpoint)).exists():
         return
-    with locked(checkpoint):
+    with locked(checkpoint, is_required=False):
         pass
 
 
