@@ -69,6 +69,21 @@ def test_store_without_the_query_refuses_a_batch_that_is_not_its_first() -> None
     assert is_due(Progress("q", 3), 3, BatchMark("q", 0, '{"t": {"0": 9}}', begins="{}"))
 
 
+def test_store_without_the_query_takes_a_batch_that_has_nothing_before_it() -> None:
+    batch = BatchMark("q", 9, '{"t": {"0": 9}}', begins='{"t": {"0": 0, "1": 0}, "u": {"0": 0}}')
+    assert is_due(Progress("q", 3), 3, batch)
+    partly = replace(batch, begins='{"t": {"0": 0, "1": 2}}')
+    with pytest.raises(StoreError, match="offset 2 of t-1"):
+        is_due(Progress("q", 3), 3, partly)
+
+
+def test_gap_is_reported_before_other_tables_whose_cure_would_hide_it() -> None:
+    stored = replace(STORED, tables='{"users": "1"}')
+    batch = BatchMark("q", 9, '{"t": {"0": 9}}', begins='{"t": {"0": 6}}', tables={"users": "2"})
+    with pytest.raises(StoreError, match=r"offset 5 of t-0.*begins at 6"):
+        is_due(stored, 3, batch)
+
+
 @pytest.mark.parametrize(
     ("tables", "told"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -279,6 +280,76 @@ def test_table_that_was_dropped_is_refused_until_it_is_forgotten(database: Datab
     with database.open() as store:
         store.write_arrow([(users((4, "d")), USERS)], 3, "q")
     assert database.rows("SELECT id FROM users ORDER BY id") == [(2,), (3,), (4,)]
+
+
+def test_table_that_is_recreated_by_hand_is_refused(database: Database) -> None:
+    with database.open() as store:
+        store.write_arrow([(users((1, "a")), USERS)], 0, "q")
+        database.run("DROP TABLE users")
+        database.run("CREATE TABLE users (id bigint PRIMARY KEY, name text)")
+        with pytest.raises(StoreError, match="'users' was dropped and created again"):
+            store.write_arrow([(users((2, "b")), USERS)], 1, "q")  # in the run that has created it
+    with (
+        database.open() as store,
+        pytest.raises(StoreError, match="'users' was dropped and created again"),
+    ):
+        store.write_arrow([(users((2, "b")), USERS)], 1, "q")
+    assert database.rows("SELECT * FROM users") == []
+
+
+def test_table_that_is_brought_back_by_its_name_continues(database: Database) -> None:
+    with database.open() as store:
+        store.write_arrow([(users((1, "a")), USERS)], 0, "q")
+    database.run("ALTER TABLE users RENAME TO kept")
+    with database.open() as store:
+        with pytest.raises(StoreError, match=r"'users' was dropped.*rename it if it has another"):
+            store.write_arrow([(users((2, "b")), USERS)], 1, "q")
+        assert store.writers(USERS) == []
+    database.run("DROP TABLE users")
+    database.run("ALTER TABLE kept RENAME TO users")
+    with database.open() as store:
+        assert store.writers(USERS) == ["q"]
+        store.write_arrow([(users((2, "b")), USERS)], 1, "q")
+    assert database.rows("SELECT id FROM users ORDER BY id") == [(1,), (2,)]
+
+
+def test_table_of_an_earlier_build_continues_and_gets_an_identity(database: Database) -> None:
+    """Before, SQLite's was known by the name of the table, and PostgreSQL's was its number."""
+    with database.open() as store:
+        store.write_arrow([(users((1, "a")), USERS)], 0, "q")
+    known = stored_identity(database)
+    if database.is_sqlite:
+        database.run(f'DROP INDEX "millstream identity {known}"')
+        database.run(f"INSERT INTO millstream_tables VALUES ('users', '{known}')")
+    else:
+        database.run("COMMENT ON TABLE users IS NULL")
+        number = known.partition("/")[0]
+        database.run(f'UPDATE millstream_progress SET tables = \'{{"users": "{number}"}}\'')
+    for batch_id in (1, 2):
+        with database.open() as store:
+            store.write_arrow([(users((batch_id + 1, "b")), USERS)], batch_id, "q")
+    database.run("DROP TABLE users")
+    database.run("CREATE TABLE users (id bigint PRIMARY KEY, name text)")
+    with (
+        database.open() as store,
+        pytest.raises(StoreError, match="'users' was dropped and created again"),
+    ):
+        store.write_arrow([(users((4, "d")), USERS)], 3, "q")
+    assert stored_identity(database).count("/") == (0 if database.is_sqlite else 2)
+
+
+def stored_identity(database: Database) -> str:
+    """That of the table `users` in the progress of its query."""
+    ((tables,),) = database.rows("SELECT tables FROM millstream_progress")
+    return str(json.loads(tables)["users"])
+
+
+def test_store_that_never_saw_the_query_takes_a_batch_that_begins_at_offset_0(
+    store: Store, database: Database
+) -> None:
+    begins = '{"orders": {"0": 0, "1": 0}}'
+    assert store.write_arrow([(users((1, "a")), USERS)], 3, "q", begins=begins)
+    assert database.rows("SELECT * FROM users") == [(1, "a")]
 
 
 def test_store_that_never_saw_the_query_refuses_its_later_batches(

@@ -39,7 +39,11 @@ _TYPES = {
     "double": "REAL",
     "binary": "BLOB",
 }  # all else: TEXT
-# SQLite gives tables no identity of their own: each has a random one from when we first saw it.
+# SQLite gives tables no identity of their own: each gets a random one from us. It is in the name of
+# an index that never has an entry. The index is dropped with its table, and stays with it when the
+# table is renamed or the file is copied. Virtual tables cannot have indexes: their identities are
+# in a table, and those that earlier builds gave to other tables.
+_IDENTITY_INDEX = "millstream identity "
 _CREATE_IDENTITIES = f"""
     CREATE TABLE IF NOT EXISTS {IDENTITIES_TABLE} (
         name TEXT PRIMARY KEY NOT NULL COLLATE NOCASE, identity TEXT NOT NULL
@@ -123,21 +127,45 @@ def fit(connection: sqlite3.Connection, layout: Layout) -> None:
 
 def identify(connection: sqlite3.Connection, name: str) -> str:
     """The identity of a table, given to it now if it has none."""
-    connection.execute(
-        f"INSERT OR IGNORE INTO {IDENTITIES_TABLE} VALUES (?, ?)", (name, uuid.uuid4().hex)
-    )
-    return identity(connection, name) or ""
+    known = identity(connection, name) or uuid.uuid4().hex
+    if _is_virtual(connection, name):
+        connection.execute(f"INSERT OR IGNORE INTO {IDENTITIES_TABLE} VALUES (?, ?)", (name, known))
+    elif not identity_indexes(connection, name):
+        index = quote(f"{_IDENTITY_INDEX}{known}")
+        connection.execute(f"CREATE INDEX {index} ON {quote(name)} (1) WHERE 0")
+        forget_identity(connection, name)
+    return known
 
 
 def identity(connection: sqlite3.Connection, name: str) -> str | None:
     """A table that was dropped and created again has another one; None for an unknown table."""
+    indexes = identity_indexes(connection, name)
+    if indexes:
+        return indexes[0].removeprefix(_IDENTITY_INDEX)
     statement = f"SELECT identity FROM {IDENTITIES_TABLE} WHERE name = ?"
     found = connection.execute(statement, (name,)).fetchone()
     return None if found is None else str(found[0])
 
 
+def identity_indexes(connection: sqlite3.Connection, name: str) -> list[str]:
+    """The names of the indexes of a table that stand for its identity: one, or none."""
+    found = connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = ? COLLATE NOCASE "
+        "AND name LIKE ?",
+        (name, f"{_IDENTITY_INDEX}%"),
+    )
+    return [str(index) for (index,) in found]
+
+
 def forget_identity(connection: sqlite3.Connection, name: str) -> None:
+    """That of a table that is no longer there, if it is not dropped with the table."""
     connection.execute(f"DELETE FROM {IDENTITIES_TABLE} WHERE name = ?", (name,))
+
+
+def _is_virtual(connection: sqlite3.Connection, name: str) -> bool:
+    statement = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE"
+    found = connection.execute(statement, (name,)).fetchone()
+    return found is not None and str(found[0]).upper().startswith("CREATE VIRTUAL")
 
 
 def column_type(column: Column) -> str:

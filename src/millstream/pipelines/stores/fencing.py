@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
+from millstream.connect.tables.spec import PROGRESS_TABLE
 from millstream.errors import RoleChanged, StoreError, WriterFenced
+from millstream.pipelines.stores.identities import is_same_table
 from millstream.pipelines.stores.spec import BatchMark, Progress, Role
 
 
@@ -15,8 +17,8 @@ def is_due(stored: Progress, epoch: int, mark: BatchMark) -> bool:
     next. An older one comes from a checkpoint that was deleted, restored or lost in a power cut;
     its batches have other boundaries, so to skip them by number would lose records.
 
-    A later one than the next is no proof that the tables lack batches: who writes them may leave
-    out empty ones. It is one if the batch begins, in a source, past where the last one ended.
+    A later batch than the next proves nothing: a program may leave out empty batches. The tables
+    lack records only if, in some source, the batch begins after the end of the stored one.
     """
     if stored.epoch != epoch:
         raise WriterFenced(
@@ -31,10 +33,11 @@ def is_due(stored: Progress, epoch: int, mark: BatchMark) -> bool:
             f"query {mark.query!r} wrote batches up to {stored.batch_id} from another checkpoint "
             f"({stored.checkpoint}, now {mark.checkpoint}); {_CURE}"
         )
-    _refuse_other_tables(stored, mark)
     if mark.batch_id > stored.batch_id:
-        _refuse_gap(stored, mark)
+        _refuse_gap(stored, mark)  # first: forget(), a cure for other tables, would hide a gap
+        _refuse_other_tables(stored, mark)
         return True
+    _refuse_other_tables(stored, mark)
     if mark.batch_id < stored.batch_id:
         raise StoreError(
             f"query {mark.query!r} wrote batch {stored.batch_id} and now comes with batch "
@@ -61,6 +64,8 @@ def _refuse_partial(mark: BatchMark) -> None:
     """The query has read records that this store has not seen."""
     for topic, partitions in _by_topic(mark.begins).items():
         for partition, begin in partitions.items():
+            if begin == 0:
+                continue  # there was nothing to read before it
             raise StoreError(
                 f"the store has nothing of query {mark.query!r}, and batch {mark.batch_id} begins "
                 f"at offset {begin} of {topic}-{partition}: the tables would lack what came "
@@ -73,16 +78,18 @@ def _refuse_other_tables(stored: Progress, mark: BatchMark) -> None:
         return
     known = json.loads(stored.tables)
     for name, identity in mark.tables.items():
-        if known.get(name) != identity:
-            what = (
-                f"table {name!r} was dropped and created again"
-                if name in known
-                else f"table {name!r} was added to its tables"
-            )
+        if is_same_table(known.get(name), identity):
+            continue
+        if name not in known:
             raise StoreError(
-                f"{what} since query {mark.query!r} wrote batch {stored.batch_id}: it would lack "
-                f"what came before. Restore the table, or {_REBUILD}"
+                f"table {name!r} was added to its tables since query {mark.query!r} wrote batch "
+                f"{stored.batch_id}: it would lack what came before. Remove it, or {_REBUILD}"
             )
+        raise StoreError(
+            f"table {name!r} was dropped and created again, or restored by itself, since query "
+            f"{mark.query!r} wrote batch {stored.batch_id}: it would lack what came before. "
+            f"{RESTORE}, or {_REBUILD}"
+        )
 
 
 def _refuse_gap(stored: Progress, mark: BatchMark) -> None:
@@ -110,6 +117,10 @@ def _by_topic(text: str | None) -> dict[str, dict[str, int]]:
     return {topic: it for topic, it in found.items() if isinstance(it, dict)}
 
 
+RESTORE = (
+    "Bring that table back: rename it if it has another name now, or restore it from a backup "
+    f"together with {PROGRESS_TABLE}"
+)
 _REBUILD = (
     "give the query another name, with which it builds its tables from the beginning; or, if they "
     "may begin here, call forget() with its name on the store"

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from millstream.connect.tables.postgres_connection import connect, explained, patiently
-from millstream.connect.tables.postgres_rows import CREATION_LOCK, fit, identity, stage_rows
+from millstream.connect.tables.postgres_rows import CREATION_LOCK, fit, stage_rows
 from millstream.connect.tables.postgres_tables import (
     FoundTable,
     Merge,
@@ -27,6 +27,7 @@ from millstream.connect.tables.schema import Layout
 from millstream.connect.tables.spec import PROGRESS_TABLE, VERSIONS_TABLE, TableSpec
 from millstream.errors import StoreError
 from millstream.pipelines.stores.fencing import check_role, is_due
+from millstream.pipelines.stores.identities import identify, postgres_identity
 from millstream.pipelines.stores.spec import FORGOTTEN, BatchMark, Progress
 from millstream.pipelines.stores.staging import (
     StagedTable,
@@ -85,13 +86,12 @@ class PostgresStore(Store):
     def progress(self, query: str) -> Progress | None:
         return self._run(lambda connection: _stored(connection, query), "read progress")
 
-    def _find_writers(self, table: TableSpec) -> tuple[str, list[tuple[str, str]]]:
+    def _find_writers(self, table: TableSpec) -> tuple[str | None, list[tuple[str, str]]]:
         statement = f"SELECT query, tables FROM {PROGRESS_TABLE} WHERE tables IS NOT NULL"
 
-        def find(connection: psycopg.Connection) -> tuple[str, list[tuple[str, str]]]:
+        def find(connection: psycopg.Connection) -> tuple[str | None, list[tuple[str, str]]]:
             found: list[Any] = connection.execute(statement).fetchall()
-            is_there = connection.execute("SELECT to_regclass(%s)", (table_name(table),)).fetchone()
-            return identity(connection, table) if is_there != (None,) else "", found
+            return postgres_identity(connection, table_name(table)), found
 
         return self._run(find, "read progress")
 
@@ -121,9 +121,12 @@ class PostgresStore(Store):
     def _fit(self, layout: Layout) -> Layout:
         check_names(layout)
 
-        found = self._run(
-            lambda connection: fit(connection, layout), f"prepare table {layout.table.name!r}"
-        )
+        def prepare(connection: psycopg.Connection) -> FoundTable:
+            found = fit(connection, layout)
+            identify(connection, layout.table)
+            return found
+
+        found = self._run(prepare, f"prepare table {layout.table.name!r}")
         self._found[layout.table] = found
         return replace(layout, stays_in_order=found.decides_equality(layout))
 
@@ -212,7 +215,7 @@ class PostgresStore(Store):
             stored = _stored(connection, mark.query, " FOR UPDATE") or Progress(mark.query, 0)
             if mark.query in self._stamps:
                 self._stamps[mark.query].check(connection)
-            tables = {it.table.name: identity(connection, it.table) for _, it in outputs}
+            tables = _identities(connection, [layout.table for _, layout in outputs])
             if not is_due(stored, self._epochs[mark.query], replace(mark, tables=tables)):
                 return False
             if mark.query in self._stamps:
@@ -296,6 +299,11 @@ class PostgresStore(Store):
 def _stored(connection: psycopg.Connection, query: str, lock: str = "") -> Progress | None:
     found = connection.execute((_SELECT_PROGRESS + lock), (query,)).fetchone()
     return None if found is None else Progress(*found)
+
+
+def _identities(connection: psycopg.Connection, tables: Sequence[TableSpec]) -> dict[str, str]:
+    """By the names that the tables have in the pipeline."""
+    return {it.name: postgres_identity(connection, table_name(it)) or "" for it in tables}
 
 
 def _switch_number(connection: psycopg.Connection, pipeline: str) -> int | None:

@@ -72,8 +72,8 @@ class SinkStore(Store):
             stored = self._run(query, self._stored)
         return min((it for _, it in stored.values()), key=_batch, default=None)
 
-    def _find_writers(self, table: TableSpec) -> tuple[str, list[tuple[str, str]]]:
-        return "", []  # positions are known by query only
+    def _find_writers(self, table: TableSpec) -> tuple[str | None, list[tuple[str, str]]]:
+        return None, []  # positions are known by query only
 
     def forget(self, query: str) -> None:
         """With a new generation, if the target refuses rows of batches with smaller numbers."""

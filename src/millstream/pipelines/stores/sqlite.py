@@ -59,14 +59,14 @@ class SqliteStore(Store):
         with self._reporting("read the progress of"), self._lock:
             return self._stored(query)
 
-    def _find_writers(self, table: TableSpec) -> tuple[str, list[tuple[str, str]]]:
+    def _find_writers(self, table: TableSpec) -> tuple[str | None, list[tuple[str, str]]]:
         with self._reporting("read the progress of"), self._lock:
             connection = self._opened()
             found = connection.execute(
                 f"SELECT query, tables FROM {PROGRESS_TABLE} WHERE tables IS NOT NULL"
             ).fetchall()
             is_there = connection.execute(f"PRAGMA table_info({quote(table.name)})").fetchone()
-            return _identities(connection, [table])[table.name] if is_there else "", found
+            return identity(connection, table.name) if is_there else None, found
 
     def view_writer(self, table: TableSpec) -> str | None:
         with self._reporting("look for views in"), self._lock:

@@ -18,6 +18,8 @@ from millstream.connect.tables.rows import Rows, make_ready
 from millstream.connect.tables.schema import Layout, layout_of
 from millstream.connect.tables.spec import TableSpec, check_tables_differ
 from millstream.errors import ConfigError, StoreError
+from millstream.pipelines.stores.fencing import RESTORE
+from millstream.pipelines.stores.identities import is_same_table
 from millstream.pipelines.stores.spec import FORGOTTEN, BatchMark, Progress, Role
 
 if TYPE_CHECKING:
@@ -71,7 +73,8 @@ class Store(ABC):
         return sorted(
             query
             for query, written in tables
-            if identity and identity in json.loads(written).values()  # SQLite ignores case in names
+            # Not by its name: SQLite ignores the case of names.
+            if any(is_same_table(known, identity) for known in json.loads(written).values())
         )
 
     def view_writer(self, table: TableSpec) -> str | None:
@@ -88,13 +91,14 @@ class Store(ABC):
                 raise StoreError(
                     f"table {table.name!r} was dropped, or dropped and created again, since query "
                     f"{query!r} wrote batch {stored and stored.batch_id}: it would lack what came "
-                    "before. Restore the table, or give the query another name, with which it "
-                    "builds its tables from the beginning"
+                    f"before. {RESTORE}, or give the query another name, with which it builds its "
+                    "tables from the beginning"
                 )
 
     @abstractmethod
-    def _find_writers(self, table: TableSpec) -> tuple[str, list[tuple[str, str]]]:
-        """The table's identity, and the tables of all queries, as in `Progress.tables`."""
+    def _find_writers(self, table: TableSpec) -> tuple[str | None, list[tuple[str, str]]]:
+        """The identity of the table if it exists, and the tables of all queries, as in
+        `Progress.tables`."""
 
     @abstractmethod
     def forget(self, query: str) -> None:

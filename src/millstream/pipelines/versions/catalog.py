@@ -41,6 +41,7 @@ from millstream.connect.tables.spec import (
 )
 from millstream.errors import ConfigError, StoreError
 from millstream.pipelines.stores import open_store
+from millstream.pipelines.stores.identities import postgres_identity
 from millstream.pipelines.stores.spec import Progress
 from millstream.pipelines.versions import postgres_views
 from millstream.pipelines.versions.registry import Versions, catch_up, decode, encode
@@ -225,7 +226,10 @@ class SqliteWork(Work):
             "AND type IN ('table', 'index') AND sql IS NOT NULL ORDER BY type DESC",
             (table,),
         )
+        identities = sqlite_tables.identity_indexes(self._connection, table)
         for kind, name, statement in found:  # the table, and the indexes that a store has created
+            if name in identities:
+                continue  # the copy gets its own
             place = quote(table)
             if kind == "index":
                 place = f" ON {place}"
@@ -381,8 +385,7 @@ class PostgresWork(Work):
         self.execute(f"INSERT INTO {new} SELECT * FROM {old}")
 
     def identity(self, table: str) -> str:
-        found = self.execute("SELECT to_regclass(?)::oid::text", (self.quoted(table),))
-        return str(found[0][0])
+        return postgres_identity(self._connection, self.quoted(table)) or ""
 
 
 class Catalog(ABC):

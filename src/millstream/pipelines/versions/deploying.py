@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from millstream.errors import ConfigError
 from millstream.pipelines.spec import FIRST_VERSION, PipelineSpec, Table, Topic, View
+from millstream.pipelines.stores.identities import is_same_table
 from millstream.pipelines.versions.catalog import (
     Catalog,
     ReadersHoldLocks,
@@ -196,7 +197,8 @@ def writer_of(work: Work, pipeline: str, table: str) -> str | None:
     identity = work.identity(table)
     found = work.execute(f"SELECT query, tables FROM {PROGRESS_TABLE} WHERE tables IS NOT NULL")
     for query, tables in found:
-        if is_version_of(query, pipeline) and json.loads(tables).get(table) == identity:
+        known = json.loads(tables).get(table)
+        if is_version_of(query, pipeline) and is_same_table(known, identity):
             return str(query)
     return None
 
