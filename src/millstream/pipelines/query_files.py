@@ -34,6 +34,7 @@ from millstream.pipelines.offsets import (
     topic_ids_in,
 )
 
+QUERY_ID_PROPERTY = "sql.streaming.queryId"  # in Spark's local properties
 _synced: set[str] = set()  # checkpoints whose metadata and directories are synced
 
 

@@ -31,6 +31,7 @@ from uuid import UUID
 from millstream.errors import ConfigError
 from millstream.pipelines.offsets import EARLIEST, Offsets, from_json, to_json
 from millstream.pipelines.query_files import (
+    QUERY_ID_PROPERTY,
     ends_of_sources,
     is_local,
     local_path,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
     from millstream.pipelines.spec import PipelineSpec
 
-QUERY_ID_PROPERTY = "sql.streaming.queryId"
 NO_OFFSETS = "-"  # of a source that has none yet
 OWNER_FILE = "millstream.json"
 STARTING_FILE = "millstream-starting.json"

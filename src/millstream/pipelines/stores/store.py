@@ -18,6 +18,7 @@ from millstream.connect.tables.rows import Rows, make_ready
 from millstream.connect.tables.schema import Layout, layout_of
 from millstream.connect.tables.spec import TableSpec, check_tables_differ
 from millstream.errors import ConfigError, StoreError
+from millstream.pipelines.query_files import QUERY_ID_PROPERTY
 from millstream.pipelines.stores.fencing import RESTORE
 from millstream.pipelines.stores.identities import is_same_table
 from millstream.pipelines.stores.spec import FORGOTTEN, BatchMark, Progress, Role
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from millstream.views.generations import Generations
 
-_QUERY_ID_PROPERTY = "sql.streaming.queryId"
 _NO_VIEWS = "views need a store that reads several tables at one moment: SQLite or PostgreSQL"
 
 
@@ -251,5 +251,5 @@ def _checkpoint_id(outputs: Sequence[tuple[DataFrame, TableSpec]]) -> str | None
         context = outputs[0][0].sparkSession.sparkContext
     except (PySparkException, AttributeError):
         return None  # Spark Connect has no context here
-    found: str | None = context.getLocalProperty(_QUERY_ID_PROPERTY)
+    found: str | None = context.getLocalProperty(QUERY_ID_PROPERTY)
     return found

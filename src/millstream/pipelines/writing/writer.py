@@ -35,6 +35,7 @@ from millstream.client.transactions import FENCED, Transaction, end_transactions
 from millstream.errors import ApiError, ConfigError, ErrorCode, MillstreamError
 from millstream.pipelines.offsets import Offsets, to_json
 from millstream.pipelines.query_files import (
+    QUERY_ID_PROPERTY,
     batch_ends,
     is_committed_here,
     newest_local_batch,
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
-QUERY_ID_PROPERTY = "sql.streaming.queryId"  # the id in the checkpoint
 
 _logs: dict[tuple[Any, ...], DecisionLog] = {}
 _prepared: dict[str, PreparedBatch] = {}  # by the query's transactional id
