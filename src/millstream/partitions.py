@@ -1,4 +1,4 @@
-"""Names of partitions."""
+"""Names of topics and partitions."""
 
 from __future__ import annotations
 
@@ -7,3 +7,5 @@ from uuid import UUID
 
 TopicPartition: TypeAlias = tuple[str, int]
 TopicIdPartition: TypeAlias = tuple[UUID, int]
+
+DEAD_LETTER_PREFIX = "dlq."  # of a topic of dead letters, if it is not configured

@@ -32,14 +32,13 @@ from millstream.admin.settings import settings_of_topics
 from millstream.client.cluster import Cluster, check
 from millstream.errors import ErrorCode
 from millstream.models import dataclass
-from millstream.partitions import TopicPartition
+from millstream.partitions import DEAD_LETTER_PREFIX, TopicPartition
 
 ERRORS_PREFIX = "__dlq.errors."
 OWN_PREFIX = "__dlq."
 REPLAY_COUNT = "__dlq.replay.count"
 REPLAY_OF = "__dlq.replay.of"  # the letter that was replayed: topic/partition/offset
 RECORD_KEY = "__dlq.errors.key"
-NAME_PREFIX = "dlq."
 ENABLE_SETTING = "errors.deadletterqueue.group.enable"
 UNKNOWN = "unknown"
 DELETE_TIMEOUT_MS = 30_000
@@ -298,7 +297,7 @@ def unique(letters: Iterable[Letter]) -> Iterator[Letter]:
         yield letter
 
 
-def dead_letter_topics(cluster: Cluster, prefix: str = NAME_PREFIX) -> list[str]:
+def dead_letter_topics(cluster: Cluster, prefix: str = DEAD_LETTER_PREFIX) -> list[str]:
     """Topics that accept dead letters, by their setting or else by their name."""
     visible = cluster.retrying(lambda: cluster.refresh(None))
     names = [name for name in visible if not name.startswith("__")]

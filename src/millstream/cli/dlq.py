@@ -14,7 +14,6 @@ from rich.text import Text
 
 from millstream.admin import letters as mail
 from millstream.admin.letters import (
-    NAME_PREFIX,
     Filter,
     Letter,
     Position,
@@ -38,6 +37,7 @@ from millstream.cli.failures import usage_error
 from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
 from millstream.cli.output import console, error_console, note, print_json, print_rows, warn
 from millstream.cli.topic import TopicName
+from millstream.partitions import DEAD_LETTER_PREFIX
 
 app = typer.Typer(
     help="Show, replay and purge dead letters.",
@@ -89,7 +89,7 @@ Unique = Annotated[
 def list_topics(
     prefix: Annotated[
         str, typer.Option("--prefix", help="Prefix of dead-letter topics.")
-    ] = NAME_PREFIX,
+    ] = DEAD_LETTER_PREFIX,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,

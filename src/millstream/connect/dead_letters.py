@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 HEADER_PREFIX = "__dlq.errors."
 KEY_HEADER = f"{HEADER_PREFIX}key"
-DEAD_LETTER_PREFIX = "dlq."  # of the topic's name, if it is not configured
 ENABLE_SETTING = "errors.deadletterqueue.group.enable"  # by which `millstream dlq` finds the topic
 SETTINGS = {"message.timestamp.type": "CreateTime"}
 _producers: dict[Cluster, RawProducer] = {}  # this process's, reused

@@ -18,11 +18,10 @@ from millstream.admin.log_dirs import DirectoryState, ReplicaState
 from millstream.admin.numbers import decimal
 from millstream.console.history import Key
 from millstream.models import dataclass
-from millstream.partitions import TopicPartition
+from millstream.partitions import DEAD_LETTER_PREFIX, TopicPartition
 
 RECORDS, BYTES, SIZE, LAG = "records", "bytes", "size", "lag"
 WHOLE = ""  # of the whole cluster
-DEAD_LETTER_PREFIX = "dlq."
 DEAD_LETTER_SETTING = "errors.deadletterqueue.group.enable"
 RETENTION, CLEANUP = "retention.ms", "cleanup.policy"
 SETTINGS = (RETENTION, CLEANUP, DEAD_LETTER_SETTING)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from millstream.errors import ConfigError
+from millstream.partitions import DEAD_LETTER_PREFIX
 from millstream.views.generations import FIRST, generation_name
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ BAD_RECORDS = ("deadletter", "drop", "fail")
 TABLE_MODES = ("upsert", "append", "replace")
 OUTPUT_MODES = ("append", "update", "complete")
 RECORD_COLUMNS = {"key", "value", "topic", "partition", "timestamp", "headers"}
-DEAD_LETTER_PREFIX = "dlq."
 FIRST_VERSION = "1"
 STAMPS_KEPT = 100
 STAMPS_KEPT_MAX = 100_000

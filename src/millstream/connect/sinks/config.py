@@ -37,9 +37,9 @@ from typing import Any, cast
 from millstream.client.schema_registry import RegistrySettings, parse_urls
 from millstream.client.security import KNOWN as SECURITY_SETTINGS
 from millstream.client.security import read_connection, standard_names
-from millstream.connect.dead_letters import DEAD_LETTER_PREFIX
 from millstream.connect.sinks.changes import Format, check_format
 from millstream.errors import ConfigError
+from millstream.partitions import DEAD_LETTER_PREFIX
 
 BAD_RECORDS = ("deadletter", "drop", "fail")
 PATIENCE_SECONDS = 300.0

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from millstream.client.security import Security
 from millstream.config.archive import check_archive_path
-from millstream.connect.dead_letters import DEAD_LETTER_PREFIX
 from millstream.errors import ConfigError
+from millstream.partitions import DEAD_LETTER_PREFIX
 from millstream.pipelines.avro.options import PREFIXED_OPTIONS as REGISTRY_ALIASES
 from millstream.pipelines.avro.options import READ_OPTIONS as AVRO_OPTIONS
 from millstream.pipelines.avro.options import AvroOptions, parse_avro_options
