@@ -39,14 +39,15 @@ def test_new_snapshot_beside_the_stream_is_exact(setup: Setup) -> None:
         setup.caught_up(capture)
         for writer in writers:
             writer.start()
-        for _ in range(3):
-            request(setup, "orders", "items")
+        for replace in (False, True, False):
+            request(setup, "orders", "items", replace=replace)
             setup.caught_up(capture)
         for writer in writers:
             writer.stop()
         setup.caught_up(capture)
     setup.check("orders", "items")
     assert copied(setup, "orders") > 500
+    assert any(it.op == "t" for it in setup.read("orders"))
 
 
 def test_snapshot_does_not_end_on_a_value_older_than_the_stream(
@@ -106,6 +107,23 @@ def test_replacing_snapshot_begins_with_a_truncate(setup: Setup) -> None:
         setup.caught_up(capture)
     assert [it.op for it in setup.read("orders")] == ["r"] * 5 + ["t"] + ["r"] * 5
     setup.check("orders")
+
+
+def test_row_that_changes_while_it_is_read_is_not_lost_in_a_truncate(setup: Setup) -> None:
+    """Its change is streamed before the truncate, and the chunk has an older version of it."""
+    setup.execute(TABLE.format("orders"))
+    setup.execute("INSERT INTO orders SELECT g, 0, '' FROM generate_series(1, 5) g")
+    waits = "SELECT 1 FROM pg_locks WHERE relation = 'orders'::regclass AND NOT granted"
+    with setup.running() as capture:
+        setup.caught_up(capture)
+        with psycopg.connect(setup.url) as other:
+            other.execute("LOCK TABLE orders")
+            other.execute("UPDATE orders SET version = 1 WHERE id = 1")
+            request(setup, "orders", replace=True)
+            wait_until(lambda: setup.execute(waits).fetchall(), capture=capture)
+        setup.caught_up(capture)
+    setup.check("orders")
+    assert [it.op for it in setup.read("orders")] == ["r"] * 5 + ["u", "t"] + ["r"] * 5
 
 
 def test_killed_new_snapshot_goes_on_with_the_next_chunk(setup: Setup) -> None:

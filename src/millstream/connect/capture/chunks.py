@@ -145,7 +145,21 @@ class ChunkTasks:
         if stale is None:
             self._read_again(chunk)
             return 0
+        if stale and before.replaces and before.snapshot == "waiting":
+            return self._write_truncate(output, position, chunk.table)
         return self._write_rows(output, position, chunk, before, stale)
+
+    def _write_truncate(self, output: Output, position: Position, table: str) -> int:
+        """Write the truncate alone, and read the rows again. What was streamed while they were read
+        comes before the truncate: rows whose changes it contains must be in the chunk."""
+        assert self._plan is not None
+        buffer = ChangeBuffer()
+        self._truncate(self._make_encoder(self._plan.table, buffer), position.lsn)
+        output.write(self._topic(self._plan.table), take_columns(buffer))
+        self._changed.forget(table)
+        self._changed.track(table)
+        self._update(table, replace(self.state.tables[table], snapshot="copying"))
+        return 1
 
     def _write_rows(
         self,
@@ -158,7 +172,6 @@ class ChunkTasks:
         assert self._plan is not None
         table = self._plan.table
         buffer = ChangeBuffer()
-        topic = self._settings.topic_of(table.schema, table.name)
         encoder = self._make_encoder(table, buffer)
         if before.snapshot == "waiting" and (before.replaces or not table.key):
             self._truncate(encoder, position.lsn)
@@ -169,7 +182,7 @@ class ChunkTasks:
         )  # fmt: skip
         count = len(buffer)
         if count:
-            output.write(topic, take_columns(buffer), stale)
+            output.write(self._topic(table), take_columns(buffer), stale)
         after = replace(
             before,
             snapshot="done" if chunk.is_last else "copying",
@@ -181,6 +194,9 @@ class ChunkTasks:
             self._changed.forget(chunk.table)
             log.info("%s is copied: %d rows", chunk.table, after.rows)
         return count
+
+    def _topic(self, table: Table) -> str:
+        return self._settings.topic_of(table.schema, table.name)
 
     def _read_again(self, chunk: Chunk) -> None:
         """A transaction that is in the log, but not visible yet, may have changed any row."""
