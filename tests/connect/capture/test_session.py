@@ -193,6 +193,27 @@ def test_a_second_process_takes_over_and_the_first_one_stops(setup: Setup) -> No
     setup.check("orders")
 
 
+@pytest.mark.parametrize(
+    ("is_reached", "message"),
+    [(True, "the stored position is of database"), (False, "port 1 failed")],
+)
+def test_a_second_process_with_a_wrong_database_leaves_the_first_one_alone(
+    setup: Setup, postgres: PostgresServer, is_reached: bool, message: str
+) -> None:
+    setup.execute(TABLE.format("orders"))
+    wrong = postgres.new_database() if is_reached else "host=127.0.0.1 port=1 dbname=x user=y"
+    if is_reached:
+        with psycopg.connect(wrong, autocommit=True) as other:
+            other.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    with setup.running() as capture:
+        setup.caught_up(capture)
+        assert message in setup.failure(database=wrong)
+        setup.execute("INSERT INTO orders VALUES (1, 0)")
+        wait_until(lambda: setup.read("orders"), capture=capture)
+        assert capture.progress.retries == 0
+    setup.check("orders")
+
+
 def test_a_paused_process_cannot_write_after_it_was_replaced(setup: Setup) -> None:
     setup.execute(TABLE.format("orders"))
     process = setup.spawn()

@@ -2,12 +2,14 @@
 
 The order at the start decides what a crash can leave behind:
 
-    1. become the writer: the previous process is fenced, its open transaction aborted
-    2. read the state and the position, which are final now; write the state with its new owner
-    3. check the database, the publication and the slot against them
-    4. if there is no slot yet: write the state `creating`, create the slot, write its position
-    5. copy the tables in the slot's snapshot, if they are to be copied
-    6. stream from the position; tables that are not copied yet are read in chunks meanwhile
+    1. connect to the database, and refuse one that the stored position is not of: a process that
+       was started by mistake must not stop the one that runs
+    2. become the writer: the previous process is fenced, its open transaction aborted
+    3. read the state and the position, which are final now; write the state with its new owner
+    4. check the database, the publication and the slot against them
+    5. if there is no slot yet: write the state `creating`, create the slot, write its position
+    6. copy the tables in the slot's snapshot, if they are to be copied
+    7. stream from the position; tables that are not copied yet are read in chunks meanwhile
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from millstream.connect.capture.replication import (
 )
 from millstream.connect.capture.settings import CaptureSettings
 from millstream.connect.capture.snapshot import Chunk, ExportedCopy
-from millstream.connect.capture.source import Source, SourceTable
+from millstream.connect.capture.source import Publication, Source, SourceTable
 from millstream.connect.capture.stream import ChangeStream, Slicer
 from millstream.connect.capture.tables import CaptureError, Table
 from millstream.connect.capture.types import TypeCatalogue
@@ -89,16 +91,8 @@ class Session:
             self._close()
 
     def _run(self) -> None:
+        self._connect()
         state = self._output.open(self._owner)
-        self._source = source = Source(self._settings)
-        source.check_server()
-        self._envelope = self._settings.envelope(source.database)
-        self._types = TypeCatalogue.load(source.connection)
-        self._replication = ReplicationConnection(self._settings.database)
-        self._system = self._replication.identify()
-        self._tables = source.tables()
-        if not self._tables:
-            raise CaptureError(f"no table matches {', '.join(self._settings.tables)}")
         position = self._output.read_position()
         self._output.create_topics(
             self._settings.topic_of(it.schema, it.name) for it in self._tables.values()
@@ -109,6 +103,21 @@ class Session:
             state, position = self._begin(state)
         assert position is not None
         self._stream(self._continued(state, position), position)
+
+    def _connect(self) -> None:
+        self._source = source = Source(self._settings)
+        source.check_server()
+        self._envelope = self._settings.envelope(source.database)
+        self._types = TypeCatalogue.load(source.connection)
+        self._replication = ReplicationConnection(self._settings.database)
+        self._system = self._replication.identify()
+        self._tables = source.tables()
+        if not self._tables:
+            raise CaptureError(f"no table matches {', '.join(self._settings.tables)}")
+        if self._output.exists():
+            state, position = self._output.read_state(), self._output.read_position()
+            if state is not None and position is not None and state.phase != "creating":
+                self._check_identity(state, position)
 
     def _close(self) -> None:
         if self._chunks is not None:
@@ -286,22 +295,28 @@ class Session:
 
     # Continuing
 
-    def _continued(self, state: CaptureState, position: Position) -> CaptureState:
-        """Check what the position refers to; add tables that are new."""
-        source = self._source
-        assert source is not None
+    def _check_identity(self, state: CaptureState, position: Position) -> Publication:
+        """Check the database and the publication that the position refers to."""
+        assert self._source is not None
         assert self._replication is not None
         self._system = self._replication.identify()  # not earlier: the position may be new
-        publication = source.publication()
+        publication = self._source.publication()
         history = (
             self._replication.timeline_history(self._system.timeline)
             if self._system.timeline != state.timeline
             else []
         )
-        source.check_identity(state, position, self._system, history, publication)
+        self._source.check_identity(state, position, self._system, history, publication)
+        assert publication is not None
+        return publication
+
+    def _continued(self, state: CaptureState, position: Position) -> CaptureState:
+        """Check what the position refers to; add tables that are new."""
+        source = self._source
+        assert source is not None
+        publication = self._check_identity(state, position)
         if state.timeline != self._system.timeline:
             log.warning("timeline %d follows %d", self._system.timeline, state.timeline)
-        assert publication is not None
         source.check_slot(source.slot(), position)
         unpublished = [it for name, it in self._tables.items() if name not in publication.tables]
         source.ensure_publication(self._tables)
