@@ -154,6 +154,22 @@ def test_table_that_is_created_later_is_copied(setup: Setup) -> None:
     setup.check("items", "orders")
 
 
+def test_table_that_is_created_while_others_are_written_is_copied(setup: Setup) -> None:
+    setup.execute(TABLE.format("orders"))
+    writer = Writer(setup.url, ["orders"], range(100), seed=1)
+    with setup.running() as capture:
+        setup.caught_up(capture)
+        writer.start()
+        setup.execute(TABLE.format("items"))
+        setup.execute("INSERT INTO items VALUES (1, 0)")
+        try:
+            wait_until(lambda: copied(setup, "items") == 1, capture=capture)
+        finally:
+            writer.stop()
+        setup.caught_up(capture)
+    setup.check("items", "orders")
+
+
 def test_table_written_while_it_is_added_is_complete(
     setup: Setup, caplog: pytest.LogCaptureFixture
 ) -> None:

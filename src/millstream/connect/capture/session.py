@@ -82,7 +82,7 @@ class Session:
         self._chunks: ChunkTasks | None = None
         self._context = StreamContext()
         self._written = Position(0)  # the last position that is written
-        self._written_at = 0.0  # and when
+        self._heartbeat_at = 0.0  # when the next heartbeat is due
 
     def run(self) -> None:
         try:
@@ -386,7 +386,8 @@ class Session:
         self._receiver = receiver = Receiver(self._replication, position.lsn)
         self._progress.begin_stream(state, position.lsn)
         slicer = Slicer(self._settings.slice_bytes)
-        self._written, self._written_at = position, time.monotonic()
+        self._written = position
+        self._heartbeat_at = time.monotonic() + self._settings.heartbeat_seconds
         while not self._stopping.is_set():
             chunks.request()
             timeout = min(TAKE_SECONDS, self._settings.heartbeat_seconds)
@@ -430,37 +431,41 @@ class Session:
         position = stream.position
         if not stream.in_transaction:
             records += chunks.write(self._output, position, receiver)
-        if time.monotonic() - self._written_at >= self._settings.heartbeat_seconds:
+        is_due = time.monotonic() >= self._heartbeat_at
+        if is_due:
             self._heartbeat()
-            is_moved = position != self._written
-        else:
-            is_moved = False
-        if not self._output.is_open and chunks.changed_state is None and not is_moved:
-            return
-        self._output.commit(position, chunks.changed_state)
-        chunks.committed()
-        receiver.confirm(position.lsn)
-        self._written, self._written_at = position, time.monotonic()
-        self._progress.streamed(records, stream, chunks.state)
+        is_moved = is_due and position != self._written
+        if self._output.is_open or chunks.changed_state is not None or is_moved:
+            self._output.commit(position, chunks.changed_state)
+            chunks.committed()
+            receiver.confirm(position.lsn)
+            self._written = position
+            self._progress.streamed(records, stream, chunks.state)
+        if is_due and not stream.in_transaction:
+            self._check_tables()
 
     def _heartbeat(self) -> None:
         """An idle capture still moves its slot, while other tables or databases fill the log."""
         assert self._source is not None
-        self._written_at = time.monotonic()
+        self._heartbeat_at = time.monotonic() + self._settings.heartbeat_seconds
         if self._settings.heartbeat_topic:
             buffer = ChangeBuffer()
             topic = self._settings.heartbeat_topic_name
             record = heartbeat_record(self._envelope, time.time_ns() // 1000)
             buffer.append(*formatted(record, HEARTBEATS, self._envelope, topic))
             self._output.write(topic, take_columns(buffer))
+        self._progress.slot = self._source.slot()
+        self._check_lag()
+
+    def _check_tables(self) -> None:
+        """After a commit: a session that only finds changes would not come further."""
+        assert self._source is not None
         publication, tables = self._source.publication(), self._source.tables()
         oids = {name: it.oid for name, it in tables.items()}
         expected = {name: it.oid for name, it in self._tables.items()}
         is_published = publication is not None and publication.tables >= oids.keys()
         if oids != expected or not is_published:
             raise TablesChanged("the captured tables or the publication have changed")
-        self._progress.slot = self._source.slot()
-        self._check_lag()
 
     def _check_lag(self) -> None:
         slot = self._progress.slot
