@@ -217,7 +217,7 @@ def show_bars(capture: Capture, thread: threading.Thread) -> None:
 
 def update_bars(bars: Bars, known: dict[str, object], progress: Progress) -> None:
     for name, table in (progress.state.tables if progress.state else {}).items():
-        if name not in known and not table.is_done:
+        if name not in known and table.is_unfinished:
             known[name] = bars.add_task(name)
         if name in known:
             total = table.rows if table.is_done else max(table.rows_expected, table.rows + 1)

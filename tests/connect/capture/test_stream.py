@@ -57,6 +57,7 @@ def stream_at(
         context=StreamContext(),
         changed=changed or ChangedKeys(),
         on_signal=(signals if signals is not None else []).append,
+        on_relation=lambda *_: pytest.fail("no table is expected"),
     )
 
 

@@ -57,6 +57,7 @@ class ChunkTasks:
         self._chunk: Chunk | None = None  # read, and not written yet
         self._retry_at = 0.0
         self._warn_at = 0.0
+        self._names = {it.oid: name for name, it in state.tables.items() if not it.is_left}
         for table in state.unfinished:
             changed.track(table)
 
@@ -76,12 +77,32 @@ class ChunkTasks:
             if table is None:
                 log.warning("resnapshot of %s is ignored: it is not captured", name)
                 continue
-            replaces = bool(signal.get("replace"))
-            new = TableState(table.oid, rows_expected=table.rows_expected, replaces=replaces)
+            before = self.state.tables[name]
+            replaces = before.owes_truncate or bool(signal.get("replace"))
+            new = replace(before.anew(), rows_expected=table.rows_expected, replaces=replaces)
             self._forget_chunk(name)
             self._changed.track(name)
             self._update(name, new)
             log.info("resnapshot of %s begins", name)
+
+    # Names
+
+    def relation(self, table: Table, xid: int) -> None:
+        """The stream goes on with rows of this table. If one of our tables has another name there,
+        or another table its name, changes of it are missing."""
+        for name in {table.full_name, self._names.get(table.oid, table.full_name)}:
+            known = self.state.tables.get(name)
+            is_same = known is not None and (name, known.oid) == (table.full_name, table.oid)
+            if known is None or known.is_left or is_same:
+                continue
+            if known.snapshot == "waiting":  # its copy will have them, if it sees the transaction
+                self._changed.add_all(name, xid)
+                self._update(name, replace(known, replaces=True))
+            else:
+                self._forget_chunk(name)
+                self._changed.forget(name)
+                self._update(name, known.left())
+                log.info("table %s has another name in the stream: changes are missing", name)
 
     def _forget_chunk(self, table: str) -> None:
         if self._chunk is not None and self._chunk.table == table:
@@ -89,6 +110,8 @@ class ChunkTasks:
 
     def _update(self, name: str, table: TableState) -> None:
         self.state = self.changed_state = self.state.with_table(name, table)
+        if not table.is_left:
+            self._names[table.oid] = name
 
     def committed(self) -> None:
         self.changed_state = None
@@ -115,8 +138,21 @@ class ChunkTasks:
         name = there[0]
         table = tables[name]
         self._plan = self._source.copy_plan(table)
-        after = self.state.tables[name].after
+        after = self._continued(name, self._plan).after
         self._reader.request(name, self._plan, after, self._settings.chunk_rows)
+
+    def _continued(self, name: str, plan: CopyPlan) -> TableState:
+        """The progress of a copy; from the beginning if the key that it is ordered by has changed.
+        Earlier versions did not store the key."""
+        table = self.state.tables[name]
+        is_same = (
+            table.key == plan.key_order if table.key else len(table.after) == len(plan.key_order)
+        )
+        if table.after and not is_same:
+            log.warning("the key of %s has changed while it was copied: the copy starts over", name)
+            table = table.anew()
+            self._update(name, table)
+        return table
 
     def _mark(self, connection: psycopg.Connection[Any]) -> None:
         """An empty message for ourselves: its commit flushes the log, and moves the stream."""
@@ -139,13 +175,13 @@ class ChunkTasks:
         self._chunk = None
         before = self.state.tables[chunk.table]
         assert chunk.snapshot is not None
-        if before.is_done or chunk.begins_after != before.after:
-            return 0  # requested again meanwhile
+        if not before.is_unfinished or chunk.begins_after != before.after:
+            return 0  # requested again meanwhile, or away
         stale = self._changed.stale_keys(chunk.table, chunk.snapshot)
         if stale is None:
             self._read_again(chunk)
             return 0
-        if stale and before.replaces and before.snapshot == "waiting":
+        if stale and before.owes_truncate:
             return self._write_truncate(output, position, chunk.table)
         return self._write_rows(output, position, chunk, before, stale)
 
@@ -173,7 +209,7 @@ class ChunkTasks:
         table = self._plan.table
         buffer = ChangeBuffer()
         encoder = self._make_encoder(table, buffer)
-        if before.snapshot == "waiting" and (before.replaces or not table.key):
+        if before.owes_truncate or (before.snapshot == "waiting" and not table.key):
             self._truncate(encoder, position.lsn)
         now_us = time.time_ns() // 1000
         encoder.copy(
@@ -183,12 +219,7 @@ class ChunkTasks:
         count = len(buffer)
         if count:
             output.write(self._topic(table), take_columns(buffer), stale)
-        after = replace(
-            before,
-            snapshot="done" if chunk.is_last else "copying",
-            after=chunk.after,
-            rows=before.rows + len(chunk.rows),
-        )
+        after = chunk.added_to(before)
         self._update(chunk.table, after)
         if chunk.is_last:
             self._changed.forget(chunk.table)

@@ -68,7 +68,7 @@ def _metrics(
         text = "1 if the slot keeps more than lag_alarm_bytes."
         yield "lag_alarm", "gauge", text, [({}, int(is_alarm))]
     if progress.state is not None:
-        tables = progress.state.tables
+        tables = {name: it for name, it in progress.state.tables.items() if not it.is_left}
         done = [({"table": name}, float(it.is_done)) for name, it in tables.items()]
         yield "table_copied", "gauge", "1 if the snapshot of the table is complete.", done
 

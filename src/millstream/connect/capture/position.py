@@ -7,9 +7,10 @@ found without reading much:
     1  `CaptureState`: the slot, the publication and the tables. When they change, and with each
        chunk of a snapshot.
 
-Both are JSON with a `format` number; unknown numbers are refused. Format 1 has no owner. A capture
-that stops at any moment continues from the last committed records: everything that they cover is in
-the topics, once.
+Both are JSON with a `format` number; unknown numbers are refused. Format 1 has no owner, and format
+2 no `key`, `published` and `partitions` of tables: they are added when the capture continues. A
+capture that stops at any moment continues from the last committed records: everything that they
+cover is in the topics, once.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from typing import Any, Literal
 from millstream.connect.capture.pgoutput import format_lsn, parse_lsn
 from millstream.connect.capture.tables import CaptureError
 
-FORMAT = 2
-FORMATS_READ = (1, FORMAT)
+FORMAT = 3
+FORMAT_MIN = 1
 POSITION_PARTITION = 0
 STATE_PARTITION = 1
 
 Phase = Literal["creating", "snapshot", "streaming"]
-Progress = Literal["waiting", "copying", "done"]
+Progress = Literal["waiting", "copying", "done", "left"]
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ class Position:
 
 @dataclass(frozen=True)
 class TableState:
-    """A captured table, and how much of it is copied."""
+    """A captured table, and how much of it is copied; `left` if it is not captured any more, or was
+    away: changes are missing from its topic, so it is copied again when it returns."""
 
     oid: int
     snapshot: Progress = "waiting"
@@ -75,10 +77,42 @@ class TableState:
     rows: int = 0  # copied so far
     rows_expected: int = 0
     replaces: bool = False  # begins with a truncate: earlier records of the table are superseded
+    key: tuple[str, ...] = ()  # the columns of `after`, as in `CopyPlan.key_order`
+    published: str = ""  # what publishes it; differs if it has left the publication since
+    partitions: dict[int, str] | None = None  # names by oid; None: not known
 
     @property
     def is_done(self) -> bool:
         return self.snapshot == "done"
+
+    @property
+    def is_unfinished(self) -> bool:
+        return self.snapshot in ("waiting", "copying")
+
+    @property
+    def is_left(self) -> bool:
+        return self.snapshot == "left"
+
+    @property
+    def owes_truncate(self) -> bool:
+        """Whether a truncate is still to be written, before any row."""
+        return self.replaces and self.snapshot in ("waiting", "left")
+
+    def anew(self) -> TableState:
+        """To be copied from the beginning; what was copied is superseded."""
+        replaces = self.replaces or self.rows > 0
+        return replace(self, snapshot="waiting", after=(), key=(), rows=0, replaces=replaces)
+
+    def left(self) -> TableState:
+        return replace(self.anew(), snapshot="left", replaces=True)
+
+    @classmethod
+    def decode(cls, fields: dict[str, Any]) -> TableState:
+        tuples = {name: tuple(fields[name]) for name in ("after", "key") if name in fields}
+        partitions = fields.get("partitions")
+        if partitions is not None:
+            partitions = {int(oid): name for oid, name in partitions.items()}
+        return cls(**fields | tuples | {"partitions": partitions})
 
 
 @dataclass(frozen=True)
@@ -105,10 +139,7 @@ class CaptureState:
     def decode(cls, value: bytes) -> CaptureState:
         fields = _decode(value, "state")
         del fields["format"]
-        tables = {
-            name: TableState(**(table | {"after": tuple(table["after"])}))
-            for name, table in fields.pop("tables").items()
-        }
+        tables = {name: TableState.decode(it) for name, it in fields.pop("tables").items()}
         start_lsn = parse_lsn(fields.pop("start_lsn"))
         return cls(**fields, start_lsn=start_lsn, tables=tables)
 
@@ -118,16 +149,15 @@ class CaptureState:
     @property
     def unfinished(self) -> list[str]:
         """Tables that are not copied yet, in the order in which they were added."""
-        return [name for name, table in self.tables.items() if not table.is_done]
+        return [name for name, table in self.tables.items() if table.is_unfinished]
 
 
 def _decode(value: bytes, what: str) -> dict[str, Any]:
     fields: dict[str, Any] = json.loads(value)
-    if fields.get("format") not in FORMATS_READ:
+    if fields.get("format") not in range(FORMAT_MIN, FORMAT + 1):
         raise CaptureError(
             f"the stored {what} has format {fields.get('format')}, this version reads "
-            f"{' and '.join(map(str, FORMATS_READ))}; "
-            "use the version that wrote it, or start over with `millstream capture resnapshot "
-            "--new-slot`"
+            f"{FORMAT_MIN} to {FORMAT}; use the version that wrote it, or start over with "
+            "`millstream capture resnapshot --new-slot`"
         )
     return fields

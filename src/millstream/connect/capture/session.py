@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -32,9 +33,19 @@ from millstream.connect.capture.encoding import (
     take_columns,
 )
 from millstream.connect.capture.envelope import heartbeat_record
+from millstream.connect.capture.membership import (
+    Member,
+    changes,
+    first_tables,
+    joining,
+    partition_changes,
+    read_members,
+    with_members,
+    without_absent,
+)
 from millstream.connect.capture.output import Output, Owner
 from millstream.connect.capture.pgoutput import Relation, format_lsn
-from millstream.connect.capture.position import CaptureState, Position, TableState
+from millstream.connect.capture.position import CaptureState, Position
 from millstream.connect.capture.progress import Progress
 from millstream.connect.capture.replication import (
     OBJECT_IN_USE,
@@ -44,7 +55,7 @@ from millstream.connect.capture.replication import (
 )
 from millstream.connect.capture.settings import CaptureSettings
 from millstream.connect.capture.snapshot import Chunk, ExportedCopy
-from millstream.connect.capture.source import Publication, Source, SourceTable
+from millstream.connect.capture.source import Source, SourceTable
 from millstream.connect.capture.stream import ChangeStream, Slicer
 from millstream.connect.capture.tables import CaptureError, Table
 from millstream.connect.capture.types import TypeCatalogue
@@ -143,8 +154,7 @@ class Session:
     def _reset(self, state: CaptureState) -> CaptureState:
         """The state before the slot was created; what was copied is superseded."""
         tables = {
-            name: TableState(table.oid, replaces=table.replaces or table.rows > 0)
-            for name, table in state.tables.items()
+            name: table if table.is_left else table.anew() for name, table in state.tables.items()
         }
         log.warning("the first snapshot was interrupted; it starts over")
         return replace(state, phase="creating", tables=tables)
@@ -162,6 +172,7 @@ class Session:
             )
         publication = source.ensure_publication(self._tables)
         known = before.tables if before is not None else {}
+        members = self._read_members(self._tables)
         state = CaptureState(
             "creating",
             self._system.id,
@@ -172,12 +183,7 @@ class Session:
             publication.oid,
             owner=self._owner.id,
             generation=before.generation + 1 if before is not None else 1,
-            tables={
-                name: replace(
-                    known.get(name, TableState(it.oid)), oid=it.oid, rows_expected=it.rows_expected
-                )
-                for name, it in self._tables.items()
-            },
+            tables=first_tables(known, members),
         )
         self._output.commit_state(state)
         self._owner.has_claimed = True
@@ -189,8 +195,8 @@ class Session:
         is_copied = self._settings.snapshot == "initial"
         state = replace(state, phase="snapshot", start_lsn=slot.consistent_lsn)
         if not is_copied:
-            done = {name: replace(it, snapshot="done") for name, it in state.tables.items()}
-            state = replace(state, tables=done)
+            for name in state.unfinished:
+                state = state.with_table(name, replace(state.tables[name], snapshot="done"))
         self._output.commit(position, state)
         log.info("slot %s starts at %s", self._settings.slot, format_lsn(position.lsn))
         if is_copied:
@@ -259,16 +265,10 @@ class Session:
     ) -> CaptureState:
         """One chunk and its progress, in one transaction."""
         before = state.tables[chunk.table]
-        after = replace(
-            before,
-            snapshot="done" if chunk.is_last else "copying",
-            after=chunk.after,
-            rows=before.rows + len(chunk.rows),
-        )
-        state = state.with_table(chunk.table, after)
+        state = state.with_table(chunk.table, chunk.added_to(before))
         now_us = time.time_ns() // 1000
         topic = self._settings.topic_of(encoder.table.schema, encoder.table.name)
-        if before.replaces and before.snapshot == "waiting":
+        if before.owes_truncate:
             self._truncate(encoder, position.lsn)
         for rows, flag in _flagged(chunk, is_first=not before.rows, is_end=not state.unfinished):
             encoder.copy(
@@ -295,7 +295,7 @@ class Session:
 
     # Continuing
 
-    def _check_identity(self, state: CaptureState, position: Position) -> Publication:
+    def _check_identity(self, state: CaptureState, position: Position) -> None:
         """Check the database and the publication that the position refers to."""
         assert self._source is not None
         assert self._replication is not None
@@ -307,41 +307,39 @@ class Session:
             else []
         )
         self._source.check_identity(state, position, self._system, history, publication)
-        assert publication is not None
-        return publication
 
     def _continued(self, state: CaptureState, position: Position) -> CaptureState:
         """Check what the position refers to; add tables that are new."""
         source = self._source
         assert source is not None
-        publication = self._check_identity(state, position)
+        self._check_identity(state, position)
         if state.timeline != self._system.timeline:
             log.warning("timeline %d follows %d", self._system.timeline, state.timeline)
         source.check_slot(source.slot(), position)
-        unpublished = [it for name, it in self._tables.items() if name not in publication.tables]
+        now = without_absent(state, self._read_members(self._tables))
         source.ensure_publication(self._tables)
-        added = {
-            name: it
-            for name, it in self._tables.items()
-            if name not in state.tables or state.tables[name].oid != it.oid
-        }
-        if unpublished:
-            self._wait_for_writers(unpublished)
-        now = replace(state, phase="streaming", timeline=self._system.timeline)
-        now = self._with_added(now, added)
+        members = self._read_members(self._tables)
+        if new := joining(now, members):
+            self._wait_for_writers([it.table for it in new.values()])
+            if self._stopping.is_set():
+                return state
+        now = replace(
+            self._with_members(now, members), phase="streaming", timeline=self._system.timeline
+        )
+        for change in changes(state, now):
+            log.info("%s", change)
+        for warning in partition_changes(state, members):
+            log.warning("%s", warning)
         if now != state:
             self._output.commit(position, now)
         return now
 
-    def _with_added(self, state: CaptureState, added: dict[str, SourceTable]) -> CaptureState:
-        for name, table in added.items():
-            is_recreated = name in state.tables
-            log.info("table %s was %s", name, "recreated" if is_recreated else "added")
-            new = TableState(table.oid, rows_expected=table.rows_expected, replaces=is_recreated)
-            if self._settings.snapshot == "never" and not is_recreated:
-                new = replace(new, snapshot="done")
-            state = state.with_table(name, new)
-        return state
+    def _read_members(self, tables: Mapping[str, SourceTable]) -> dict[str, Member]:
+        assert self._source is not None
+        return read_members(self._source, self._settings.publication, tables)
+
+    def _with_members(self, state: CaptureState, members: Mapping[str, Member]) -> CaptureState:
+        return with_members(state, members, is_added_copied=self._settings.snapshot != "never")
 
     def _wait_for_writers(self, tables: list[SourceTable]) -> None:
         """A transaction that changed a table before it was published is not streamed, even if it
@@ -381,6 +379,7 @@ class Session:
             context=self._context,
             changed=changed,
             on_signal=lambda signal: chunks.signal(signal, self._tables),
+            on_relation=chunks.relation,
         )
         self._start(position)
         self._receiver = receiver = Receiver(self._replication, position.lsn)
@@ -442,7 +441,7 @@ class Session:
             self._written = position
             self._progress.streamed(records, stream, chunks.state)
         if is_due and not stream.in_transaction:
-            self._check_tables()
+            self._check_tables(chunks.state)
 
     def _heartbeat(self) -> None:
         """An idle capture still moves its slot, while other tables or databases fill the log."""
@@ -457,15 +456,12 @@ class Session:
         self._progress.slot = self._source.slot()
         self._check_lag()
 
-    def _check_tables(self) -> None:
+    def _check_tables(self, state: CaptureState) -> None:
         """After a commit: a session that only finds changes would not come further."""
         assert self._source is not None
-        publication, tables = self._source.publication(), self._source.tables()
-        oids = {name: it.oid for name, it in tables.items()}
-        expected = {name: it.oid for name, it in self._tables.items()}
-        is_published = publication is not None and publication.tables >= oids.keys()
-        if oids != expected or not is_published:
-            raise TablesChanged("the captured tables or the publication have changed")
+        members = self._read_members(self._source.tables())
+        if self._with_members(without_absent(state, members), members) != state:
+            raise TablesChanged("the captured tables, partitions or the publication have changed")
 
     def _check_lag(self) -> None:
         slot = self._progress.slot

@@ -17,7 +17,7 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -26,6 +26,7 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
 from millstream.connect.capture.pgoutput import parse_lsn
+from millstream.connect.capture.position import TableState
 from millstream.connect.capture.source import CopyPlan, connect
 from millstream.connect.capture.tables import CaptureError
 from millstream.connect.capture.visibility import DatabaseSnapshot
@@ -46,9 +47,20 @@ class Chunk:
     rows: list[bytes]
     after: tuple[str, ...]  # the key of the last row: the next chunk begins behind it
     is_last: bool
+    key: tuple[str, ...]  # `key_order` of the plan
     snapshot: DatabaseSnapshot | None = None  # of a chunk beside the stream
     end_lsn: int = 0  # the end of the log after the read
     begins_after: tuple[str, ...] = ()
+
+    def added_to(self, table: TableState) -> TableState:
+        """The progress of the table once this chunk is written."""
+        return replace(
+            table,
+            snapshot="done" if self.is_last else "copying",
+            after=self.after,
+            key=self.key,
+            rows=table.rows + len(self.rows),
+        )
 
 
 def keyless_problem(table: str) -> str:
@@ -79,6 +91,24 @@ def copy_query(plan: CopyPlan, after: Sequence[str] = (), limit: int | None = No
     if limit is not None:
         parts.append(sql.SQL("LIMIT {}").format(sql.Literal(limit)))
     return sql.SQL("COPY ({}) TO STDOUT").format(sql.SQL(" ").join(parts))
+
+
+def table_rows(
+    connection: psycopg.Connection[Any],
+    plan: CopyPlan,
+    after: Sequence[str] = (),
+    limit: int | None = None,
+) -> Generator[bytes]:
+    """The rows of a table; see `copy_query`."""
+    table, role = plan.table.full_name, connection.info.user
+    try:
+        yield from copy_rows(connection, copy_query(plan, after, limit))
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise CaptureError(
+            f"table {table} cannot be copied by role {role}: {error.diag.message_primary}. Run "
+            f"`GRANT SELECT ON {table} TO {role}`; if the table has row level security, also "
+            f"`ALTER ROLE {role} BYPASSRLS`"
+        ) from None
 
 
 def copy_rows(connection: psycopg.Connection[Any], query: sql.Composed) -> Generator[bytes]:
@@ -222,13 +252,14 @@ class ExportedCopy:
         plan = self._plans[table]
         rows: list[bytes] = []
         size = 0
-        for row in copy_rows(connection, copy_query(plan)):
+        for row in table_rows(connection, plan):
             rows.append(row)
             size += len(row)
             if len(rows) >= self._chunk_rows or size >= CHUNK_BYTES_MAX:
-                yield Chunk(table, rows, key_of(plan, rows[-1]), is_last=False)
+                yield Chunk(table, rows, key_of(plan, rows[-1]), is_last=False, key=plan.key_order)
                 rows, size = [], 0
-        yield Chunk(table, rows, key_of(plan, rows[-1]) if rows else (), is_last=True)
+        after = key_of(plan, rows[-1]) if rows else ()
+        yield Chunk(table, rows, after, is_last=True, key=plan.key_order)
 
     def _put(self, item: Chunk | Exception | None) -> None:
         while not self._stopping.is_set():
@@ -239,8 +270,16 @@ class ExportedCopy:
                 continue
 
 
-def _import(database: str, snapshot: str) -> psycopg.Connection[Any]:
+def _connect(database: str) -> psycopg.Connection[Any]:
+    """For reading rows. Policies of row level security, which do not apply to the stream, are an
+    error: they would silently leave out rows."""
     connection = connect(database)
+    connection.execute("SET row_security = off")
+    return connection
+
+
+def _import(database: str, snapshot: str) -> psycopg.Connection[Any]:
+    connection = _connect(database)
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
     return connection
@@ -252,7 +291,7 @@ class ChunkReader:
     def __init__(self, database: str, mark: Callable[[psycopg.Connection[Any]], None]) -> None:
         """`mark` writes something to the database's log, so that the stream soon passes it."""
         self._mark = mark
-        self._connection = connect(database)
+        self._connection = _connect(database)
         self._connection.execute("SET synchronous_commit = local")
         self._requests: queue.Queue[tuple[str, CopyPlan, tuple[str, ...], int] | None]
         self._requests = queue.Queue(1)
@@ -298,12 +337,11 @@ class ChunkReader:
         connection = self._connection
         rows: list[bytes] = []
         size = 0
-        query = copy_query(plan, after, limit if plan.table.key else None)
         with connection.transaction():
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             found = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
             assert found is not None
-            for row in copy_rows(connection, query):
+            for row in table_rows(connection, plan, after, limit if plan.table.key else None):
                 rows.append(row)
                 size += len(row)
                 if not plan.table.key and size > KEYLESS_BYTES_MAX:
@@ -317,6 +355,7 @@ class ChunkReader:
             rows,
             key_of(plan, rows[-1]) if rows else after,
             is_last=not plan.table.key or len(rows) < limit,
+            key=plan.key_order,
             snapshot=DatabaseSnapshot.parse(found[0]),
             end_lsn=parse_lsn(end[0]),
             begins_after=after,

@@ -35,7 +35,7 @@ SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, c.relrepl
  ORDER BY 2, 3
 """
 _COLUMNS = """
-SELECT a.attname::text, a.atttypid::int8, a.atttypmod
+SELECT a.attname::text, a.atttypid::int8, a.atttypmod, a.attcollation::int8
   FROM pg_attribute a
  WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
  ORDER BY a.attnum
@@ -126,6 +126,7 @@ class CopyPlan(NamedTuple):
     table: Table
     kind: str
     row_filter: str | None
+    key_order: tuple[str, ...] = ()  # what the order of the key depends on, for each of its columns
 
 
 class Source:
@@ -221,12 +222,13 @@ class Source:
             ).fetchone()
             if published is not None:
                 names, row_filter = set(published[0]), published[1]
-        layout = tuple(Column(*it) for it in columns if names is None or it[0] in names)
+        layout = tuple(Column(*it[:3]) for it in columns if names is None or it[0] in names)
         key = self._key(table.oid, table.replica_identity)
         described = Table(
             table.oid, table.schema, table.name, layout, key, table.replica_identity, ()
         )
-        return CopyPlan(described, table.kind, row_filter)
+        orders = {name: f"{name} {type_oid} {it}" for name, type_oid, _, it in columns}
+        return CopyPlan(described, table.kind, row_filter, tuple(orders[name] for name in key))
 
     def size_bytes(self, table: SourceTable) -> int:
         """The rows on disk, with those of partitions."""

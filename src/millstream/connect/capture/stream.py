@@ -50,6 +50,7 @@ from millstream.connect.capture.visibility import ChangedKeys
 Describe = Callable[[Relation], Table]
 MakeEncoder = Callable[[Table, ChangeBuffer, bool], TableEncoder]
 OnSignal = Callable[[dict[str, Any]], None]
+OnRelation = Callable[[Table, int], None]  # the transaction, too
 
 
 class _Range(NamedTuple):
@@ -96,6 +97,7 @@ class ChangeStream:
         context: StreamContext,
         changed: ChangedKeys,
         on_signal: OnSignal,
+        on_relation: OnRelation,
     ) -> None:
         self._settings = settings
         self._envelope = envelope
@@ -103,6 +105,7 @@ class ChangeStream:
         self._make_encoder = make_encoder
         self._reload_types = reload_types
         self._on_signal = on_signal
+        self._on_relation = on_relation
         self._context = context
         self._changed = changed
         self._feed = ChangeFeed()
@@ -255,7 +258,9 @@ class ChangeStream:
             self._append(self._settings.transaction_topic, record, TRANSACTIONS)
 
     def _relation(self, relation: Relation) -> None:
+        assert self._open is not None
         table = self._describe(relation)
+        self._on_relation(table, self._open.begin.xid)
         if self._settings.captures(table.schema, table.name):
             buffer = self._buffer(self._settings.topic_of(table.schema, table.name))
         else:
