@@ -43,12 +43,31 @@ def test_patterns_select_and_exclude_tables() -> None:
         ({"compression": "zip"}, "one of none, gzip"),
         ({"format": "avro"}, "a schema registry is needed"),
         ({"topic": "{name}"}, "needs {table}"),
+        ({"topic": "{name}.{tabel}.{table}"}, r"unknown field {tabel}; known: {name}, {schema}"),
+        ({"topic": "{name}.{table"}, "topic '{name}.{table': expected '}'"),
         ({"chunk_rows": 0}, "chunk_rows must be at least 1"),
+        ({"heartbeat_seconds": 0}, "heartbeat_seconds must be more than 0"),
+        ({"tables": [1]}, "write a list"),
+        ({"name": 5}, "name must be a string"),
+        ({"database": 5}, "database must be a string"),
+        ({"metrics": 9404}, "metrics must be a string"),
+        ({"partitions": "3"}, "partitions must be an integer"),
+        ({"chunk_rows": True}, "chunk_rows must be an integer"),
+        ({"snapshot_workers": 1.5}, "snapshot_workers must be an integer"),
+        ({"manage_publication": "no"}, "manage_publication must be true or false"),
+        ({"heartbeat_seconds": "10"}, "heartbeat_seconds must be a number"),
+        ({"lag_alarm_bytes": "1GB"}, "lag_alarm_bytes must be an integer"),
+        ({"topic_settings": {"retention.ms": 1000}}, "topic_settings must be a table of strings"),
+        ({"topic_settings": 5}, "topic_settings must be a table of strings"),
     ],
 )
 def test_wrong_settings_are_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         settings(**changes)
+
+
+def test_number_of_seconds_may_be_an_integer() -> None:
+    assert settings(heartbeat_seconds=10).heartbeat_seconds == 10
 
 
 def test_envelope_has_the_names_of_the_source() -> None:
@@ -82,6 +101,7 @@ def test_file_is_read_with_variables(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("name = ", "Invalid value"),
         ('name = "a"\ntables = ["a.b"]', "database is missing"),
         ('colour = "red"', "unknown setting colour"),
+        ('name = "a"\ndatabase = ""\ntables = ["a.b"]\nsecurity = "SSL"', "security must be a table"),
         ('name = "a"\ndatabase = "${NOT_SET}"\ntables = ["a.b"]', "no variable NOT_SET"),
         (
             'name = "a"\ndatabase = ""\ntables = ["a.b"]\n[security]\nuser = "x"',

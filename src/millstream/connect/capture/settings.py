@@ -5,8 +5,9 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
+import string
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +22,18 @@ from millstream.records.compression import Compression
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}")
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
+_TEMPLATE_FIELDS = ("name", "schema", "table")
+# What a value must be, by the annotation of its setting. Choices are checked one by one.
+_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "str": ("a string", lambda it: isinstance(it, str)),
+    "bool": ("true or false", lambda it: isinstance(it, bool)),
+    "int": ("an integer", lambda it: isinstance(it, int) and not isinstance(it, bool)),
+    "float": ("a number", lambda it: isinstance(it, int | float) and not isinstance(it, bool)),
+    "Mapping[str, str]": (
+        "a table of strings",
+        lambda it: isinstance(it, Mapping) and _are_strings(it.values()),
+    ),
+}
 COMPRESSIONS = {it.name.lower(): it for it in Compression}
 
 
@@ -62,6 +75,7 @@ class CaptureSettings:
     lag_alarm_bytes: int = 1024**3
 
     def __post_init__(self) -> None:
+        self._check_types()
         if not _NAME.fullmatch(self.name):
             raise ConfigError(f"name {self.name!r}: use letters, digits, '.', '_' and '-'")
         for what in ("slot", "publication"):
@@ -69,14 +83,14 @@ class CaptureSettings:
             object.__setattr__(self, what, value)
         if not _SLOT.fullmatch(self.slot):
             raise ConfigError(f"slot {self.slot!r}: use at most 63 of a-z, 0-9 and _")
-        if isinstance(self.tables, str) or not self.tables:
+        is_list = isinstance(self.tables, Sequence) and not isinstance(self.tables, str)
+        if not is_list or not self.tables or not _are_strings(self.tables):
             raise ConfigError('tables: write a list such as ["public.orders", "sales.*"]')
         for pattern in self.tables:
             if pattern.count(".") != 1:
                 raise ConfigError(f"tables: write {pattern!r} as schema.table, such as public.*")
         self._check_choices()
-        if "{table}" not in self.topic:
-            raise ConfigError(f"topic {self.topic!r} needs {{table}}: each table has its own topic")
+        self._check_template()
         if (self.format == "avro") != bool(self.registry):
             raise ConfigError("registry: a schema registry is needed for format avro, only there")
         if self.metrics and not re.fullmatch(r".+:\d+", self.metrics):
@@ -84,6 +98,30 @@ class CaptureSettings:
         for name in ("partitions", "snapshot_workers", "chunk_rows", "slice_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1")
+        for name in ("heartbeat_seconds", "slot_timeout_seconds", "lag_alarm_bytes"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be more than 0")
+
+    def _check_types(self) -> None:
+        for setting in fields(self):
+            description, is_right = _TYPES.get(str(setting.type), ("", None))
+            if is_right is not None and not is_right(getattr(self, setting.name)):
+                raise ConfigError(f"{setting.name} must be {description}")
+
+    def _check_template(self) -> None:
+        try:
+            parts = list(string.Formatter().parse(self.topic))
+        except ValueError as error:
+            raise ConfigError(f"topic {self.topic!r}: {error}") from None
+        names = [name for _, name, _, _ in parts if name is not None]
+        for name in names:
+            if name not in _TEMPLATE_FIELDS:
+                raise ConfigError(
+                    f"topic {self.topic!r}: unknown field {{{name}}}; known: {{name}}, {{schema}} "
+                    "and {table}"
+                )
+        if "table" not in names:
+            raise ConfigError(f"topic {self.topic!r} needs {{table}}: each table has its own topic")
 
     def _check_choices(self) -> None:
         choices = {
@@ -123,6 +161,16 @@ class CaptureSettings:
         return f"__debezium-heartbeat.{self.name}"
 
     @property
+    def own_topics(self) -> list[str]:
+        """The topics that the capture writes besides those of tables."""
+        others = {
+            self.transaction_topic: self.transactions,
+            self.message_topic: self.messages,
+            self.heartbeat_topic_name: self.heartbeat_topic,
+        }
+        return [self.position_topic, *(topic for topic, is_used in others.items() if is_used)]
+
+    @property
     def signal_prefix(self) -> str:
         """Logical messages with this prefix are for the capture itself."""
         return f"millstream.capture.{self.name}"
@@ -156,6 +204,10 @@ class CaptureSettings:
         )
 
 
+def _are_strings(values: Iterable[Any]) -> bool:
+    return all(isinstance(it, str) for it in values)
+
+
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
@@ -176,7 +228,10 @@ def load_settings(path: Path, client_config: Path | None = None) -> CaptureSetti
     for name in ("name", "database", "tables"):
         if name not in given:
             raise ConfigError(f"{path}: {name} is missing")
-    for name in given.get("security", {}):
+    security = given.get("security", {})
+    if not isinstance(security, dict):
+        raise ConfigError(f"{path}: security must be a table of strings: [security]")
+    for name in security:
         if name not in SECURITY_SETTINGS:
             raise ConfigError(f"{path}: unknown setting security.{name}")
     given = {name: _expand(value, path) for name, value in given.items()}
