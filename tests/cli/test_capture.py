@@ -81,6 +81,16 @@ def test_capture_runs_until_a_signal(file: Path) -> None:
     assert command("resnapshot", file, "--new-slot", "public.orders").returncode == 1
 
 
+def test_status_names_tables_with_problems(file: Path) -> None:
+    database = next(it for it in file.read_text().splitlines() if it.startswith("database"))
+    with psycopg.connect(database.split('"')[1], autocommit=True) as connection:
+        connection.execute("CREATE TABLE scratch (x int)")
+    answer = command("status", file, "--json")
+    assert answer.returncode == 1
+    assert list(json.loads(answer.stdout)["table_problems"]) == ["public.scratch"]
+    assert "public.scratch: left out: it has no replica identity" in answer.stderr
+
+
 def test_mistakes_are_one_line(file: Path) -> None:
     file.write_text(file.read_text().replace("public.*", "sales.*"))
     answer = command("run", file)
@@ -102,6 +112,8 @@ def test_progress_is_described() -> None:
     assert describe(progress) == "retrying: gone"
     progress.phase, progress.rows_copied, progress.records = "streaming", 1200, 3
     assert describe(progress) == "1,200 rows copied, 3 changes"
+    progress.table_problems = {"public.a": "left out"}
+    assert describe(progress) == "1,200 rows copied, 3 changes, problems with public.a"
 
 
 def test_sizes_have_units() -> None:

@@ -96,8 +96,11 @@ def status(file: File, as_json: AsJson = False, client_config: ClientConfig = No
         ]
         columns = {"table": "TABLE", "snapshot": "SNAPSHOT", "rows": "ROWS", "expected": "EXPECTED"}
         print_rows(rows, columns, empty="no tables yet; start it with `millstream capture run`")
+    problems = [f"{name}: {it}" for name, it in found.table_problems.items()]
     if found.problem is not None:
-        raise CommandFailed(found.problem)
+        problems.insert(0, found.problem)
+    if problems:
+        raise CommandFailed("\n".join(problems))
 
 
 @app.command()
@@ -230,6 +233,8 @@ def describe(progress: Progress) -> str:
     if progress.phase == "connecting":
         return f"waiting {progress.waiting}" if progress.waiting else "connecting"
     parts = [f"{progress.rows_copied:,} rows copied", f"{progress.records:,} changes"]
+    if progress.table_problems:
+        parts.append(f"problems with {', '.join(progress.table_problems)}")
     if progress.slot is not None:
         parts.append(f"lag {size(progress.slot.lag_bytes)}")
     return ", ".join(parts)

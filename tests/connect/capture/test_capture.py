@@ -72,6 +72,26 @@ def test_database_restarts(own_postgres: PostgresServer, broker: Broker, how: st
     setup.check("orders")
 
 
+def test_database_restarts_under_an_idle_capture(
+    own_postgres: PostgresServer, broker: Broker
+) -> None:
+    """It has committed nothing since its start, and yet its addresses are right."""
+    setup = new_setup(own_postgres, broker.bootstrap_servers)
+    setup.execute(TABLE.format("orders"))
+    with setup.running() as capture:
+        setup.caught_up(capture)
+    with setup.running(heartbeat_seconds=3600) as capture:
+        wait_until(lambda: capture.progress.phase == "streaming", capture=capture)
+        assert capture.progress.commits == 0
+        own_postgres.stop()
+        wait_until(lambda: capture.progress.phase == "retrying", capture=capture)
+        own_postgres.start()
+        setup.connect()
+        setup.execute("INSERT INTO orders VALUES (1, 0)")
+        setup.caught_up(capture)
+    setup.check("orders")
+
+
 def test_broker_restarts(postgres: PostgresServer, tmp_path: Path) -> None:
     with Broker.start(tmp_path, port=free_port(), in_process=False) as broker:
         setup = new_setup(postgres, broker.bootstrap_servers)

@@ -7,6 +7,7 @@ import pytest
 from millstream.connect.capture import control
 from millstream.connect.capture.control import read_status, request_snapshot, start_over
 from millstream.connect.capture.settings import CaptureSettings
+from millstream.connect.capture.tables import CaptureError
 from tests.connect.capture.harness import TABLE, Setup, wait_until
 from tests.peers.transactional import wait_for_markers
 
@@ -43,6 +44,26 @@ def test_status_shows_a_lost_slot(setup: Setup) -> None:
         setup.caught_up(capture)
     setup.drop_slot()
     assert "is gone" in (read_status(settings_of(setup)).problem or "")
+
+
+def test_status_shows_what_a_start_would_refuse(setup: Setup) -> None:
+    for table in ("orders", "items"):
+        setup.execute(TABLE.format(table))
+    with setup.running() as capture:
+        setup.caught_up(capture)
+    assert read_status(settings_of(setup)).problem is None
+    setup.execute(f"ALTER PUBLICATION {setup.slot} DROP TABLE items")
+    found = read_status(settings_of(setup))
+    assert list(found.table_problems) == ["public.items"]
+    assert f"publication {setup.slot} lacks it" in found.table_problems["public.items"]
+    setup.execute(f"ALTER PUBLICATION {setup.slot} SET (publish = 'insert')")
+    assert "does not publish update" in (read_status(settings_of(setup)).problem or "")
+    setup.execute(f"DROP PUBLICATION {setup.slot}")
+    assert "was dropped" in (read_status(settings_of(setup)).problem or "")
+    other = setup.url.rpartition("/")[0] + "/postgres"
+    assert "but this is postgres of" in (
+        read_status(settings_of(setup, database=other)).problem or ""
+    )
 
 
 def test_requested_snapshot_is_made_by_the_running_capture(setup: Setup) -> None:
@@ -88,6 +109,18 @@ def test_new_start_replaces_a_lost_slot(setup: Setup) -> None:
     assert read_status(settings_of(setup)).phase == "creating"
     with setup.running() as capture:
         setup.execute("INSERT INTO orders VALUES (3, 0)")
+        setup.caught_up(capture)
+    setup.check("orders")
+
+
+def test_new_start_leaves_the_slot_of_another_capture(setup: Setup) -> None:
+    setup.execute(TABLE.format("orders"))
+    with setup.running() as capture:
+        setup.caught_up(capture)
+        other = settings_of(setup, name=f"{setup.name}x", slot=setup.slot)
+        with pytest.raises(CaptureError, match="has no position for it: the slot is of another"):
+            start_over(other)
+        setup.execute("INSERT INTO orders VALUES (1, 0)")
         setup.caught_up(capture)
     setup.check("orders")
 

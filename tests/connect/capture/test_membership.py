@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from millstream.connect.capture.capture import Capture
-from millstream.connect.capture.position import CaptureState, TableState
+from millstream.connect.capture.position import CaptureState
 from tests.connect.capture.harness import TABLE, Setup, final_rows, wait_until
 from tests.connect.capture.test_chunks import copied, request
 

@@ -66,6 +66,7 @@ def test_alarm_and_lag_are_metrics() -> None:
     tables = {'public.a"b': TableState(1)}
     progress.state = CaptureState("streaming", "1", 1, "shop", "s", "p", 5, tables=tables)
     progress.slot = Slot("pgoutput", "shop", None, "extended", "0/1", "0/2", 500, 2000, None)
+    progress.table_problems = {"public.b": "left out"}
     progress.written_at = 90.0
     progress.retrying(OSError("gone"))
     found = parse("".join(render(families(SETTINGS, progress, now=100.5))))
@@ -76,6 +77,7 @@ def test_alarm_and_lag_are_metrics() -> None:
     assert found['retries_total{capture="shop"}'] == 1
     assert found['phase{capture="shop",phase="retrying"}'] == 1
     assert found['table_copied{capture="shop",table="public.a\\"b"}'] == 0
+    assert found['table_problem{capture="shop",table="public.b"}'] == 1
     assert not any(name.startswith("safe_bytes") for name in found)
     assert problems(progress) == ["the capture is retrying"]
 

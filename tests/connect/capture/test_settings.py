@@ -101,7 +101,10 @@ def test_file_is_read_with_variables(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("name = ", "Invalid value"),
         ('name = "a"\ntables = ["a.b"]', "database is missing"),
         ('colour = "red"', "unknown setting colour"),
-        ('name = "a"\ndatabase = ""\ntables = ["a.b"]\nsecurity = "SSL"', "security must be a table"),
+        (
+            'name = "a"\ndatabase = ""\ntables = ["a.b"]\nsecurity = "SSL"',
+            "security must be a table",
+        ),
         ('name = "a"\ndatabase = "${NOT_SET}"\ntables = ["a.b"]', "no variable NOT_SET"),
         (
             'name = "a"\ndatabase = ""\ntables = ["a.b"]\n[security]\nuser = "x"',

@@ -88,6 +88,7 @@ def plans(setup: Setup) -> dict[str, CopyPlan]:
 def test_exported_copy_reads_one_moment(setup: Setup) -> None:
     setup.execute(TABLE.format("a"))
     setup.execute("CREATE TABLE keyless (n int)")
+    setup.execute("ALTER TABLE keyless REPLICA IDENTITY FULL")
     setup.execute("INSERT INTO a SELECT g, 0 FROM generate_series(1, 25) g")
     setup.execute("INSERT INTO keyless SELECT g FROM generate_series(1, 25) g")
     with psycopg.connect(setup.url) as exporter:
@@ -145,6 +146,7 @@ def test_chunk_reader_reads_chunk_by_chunk(setup: Setup) -> None:
 def test_large_keyless_table_is_refused(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millstream.connect.capture.snapshot.KEYLESS_BYTES_MAX", 10)
     setup.execute("CREATE TABLE keyless (n int)")
+    setup.execute("ALTER TABLE keyless REPLICA IDENTITY FULL")
     setup.execute("INSERT INTO keyless SELECT g FROM generate_series(1, 25) g")
     reader = ChunkReader(setup.url, lambda connection: None)
     reader.request("public.keyless", plans(setup)["public.keyless"], (), 10)
@@ -183,6 +185,7 @@ def test_killed_snapshot_goes_on_with_the_next_chunk(setup: Setup, commits: int)
 
 def test_killed_snapshot_of_a_keyless_table_starts_over(setup: Setup) -> None:
     setup.execute("CREATE TABLE keyless (n int)")
+    setup.execute("ALTER TABLE keyless REPLICA IDENTITY FULL")
     setup.execute("ALTER TABLE keyless REPLICA IDENTITY FULL")
     setup.execute("INSERT INTO keyless SELECT g FROM generate_series(1, 100) g")
     process = setup.spawn("after commit:4", chunk_rows=20)

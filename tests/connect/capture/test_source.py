@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import psycopg
 import pytest
 
@@ -11,8 +13,9 @@ from millstream.connect.capture.output import Output, Owner
 from millstream.connect.capture.position import Position
 from millstream.connect.capture.settings import CaptureSettings
 from millstream.connect.capture.source import Source
+from millstream.connect.capture.tables import CaptureError
 from tests.connect.capture.conftest import SETTINGS, new_setup
-from tests.connect.capture.harness import TABLE, Setup
+from tests.connect.capture.harness import TABLE, Setup, read_topic, wait_until
 from tests.peers.cache import PeerMissing
 from tests.peers.postgres import start_postgres
 
@@ -53,7 +56,7 @@ def test_table_without_identity_is_refused_before_it_is_published(setup: Setup) 
     setup.execute("CREATE TABLE logs (line text)")
     setup.execute("INSERT INTO logs VALUES ('a')")
     message = setup.failure()
-    assert "without replica identity: public.logs" in message
+    assert "cannot capture public.logs: it has no replica identity" in message
     assert "ALTER TABLE public.logs REPLICA IDENTITY FULL" in message
     setup.execute("UPDATE logs SET line = 'b'")
 
@@ -73,10 +76,11 @@ def test_role_with_the_least_rights_captures(setup: Setup) -> None:
     role = f"reader_{setup.name}"
     setup.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
     url = setup.url.replace("millstream@", f"{role}@")
+    assert "may not read it. Grant USAGE" in setup.failure(database=url)
+    setup.execute(f"GRANT SELECT (id, version, note) ON orders TO {role}")
     message = setup.failure(database=url)
     assert "let an owner of the tables run `CREATE PUBLICATION" in message
     setup.execute(message.split("`")[1])
-    setup.execute(f"GRANT SELECT ON orders TO {role}")
     with setup.running(database=url, manage_publication=False) as capture:
         setup.execute("UPDATE orders SET version = 1")
         setup.caught_up(capture)
@@ -125,6 +129,46 @@ def test_recreated_publication_is_refused(setup: Setup) -> None:
     setup.execute("INSERT INTO orders VALUES (2, 0)")
     setup.execute(f"CREATE PUBLICATION {setup.slot} FOR TABLE orders")
     assert "was dropped and recreated" in setup.failure()
+
+
+@pytest.mark.parametrize("manages", [True, False])
+def test_publication_without_updates_is_refused(setup: Setup, manages: bool) -> None:
+    """Topics would keep the old rows."""
+    setup.execute(TABLE.format("orders"))
+    setup.execute(f"CREATE PUBLICATION {setup.slot} FOR TABLE orders WITH (publish = 'insert')")
+    message = setup.failure(manage_publication=manages)
+    assert f"publication {setup.slot} does not publish update, delete, truncate" in message
+    setup.execute(message.split("`")[1])
+    with setup.running(manage_publication=manages) as capture:
+        setup.execute("INSERT INTO orders VALUES (1, 0)")
+        setup.execute("UPDATE orders SET version = 1")
+        setup.caught_up(capture)
+    setup.check("orders")
+
+
+def test_publication_that_stops_publishing_deletes_ends_the_capture(setup: Setup) -> None:
+    setup.execute(TABLE.format("orders"))
+    with contextlib.suppress(CaptureError), setup.running() as capture:
+        setup.caught_up(capture)
+        setup.execute(f"ALTER PUBLICATION {setup.slot} SET (publish = 'insert, update, truncate')")
+        wait_until(lambda: not capture.is_alive())  # type: ignore[attr-defined]
+    assert "does not publish delete" in str(capture.error)  # type: ignore[attr-defined]
+
+
+def test_slot_of_another_capture_is_refused(setup: Setup) -> None:
+    """Also if this capture was stopped before it could create its own slot."""
+    setup.execute(TABLE.format("orders"))
+    with setup.running() as capture:
+        setup.caught_up(capture)
+    start_over(CaptureSettings(**setup.settings))
+    other = {"name": f"{setup.name}x", "slot": setup.slot}
+    with setup.running(**other) as capture:
+        setup.caught_up(capture)
+        assert f"slot {setup.slot} is read by another capture" in setup.failure()
+        setup.execute("INSERT INTO orders VALUES (1, 0)")
+        setup.caught_up(capture)
+    settings = CaptureSettings(**setup.settings | other)
+    assert len(read_topic(setup.bootstrap, settings.topic_of("public", "orders"))) == 1
 
 
 def test_position_of_another_database_is_refused(setup: Setup) -> None:

@@ -58,6 +58,7 @@ def stream_at(
         changed=changed or ChangedKeys(),
         on_signal=(signals if signals is not None else []).append,
         on_relation=lambda *_: pytest.fail("no table is expected"),
+        is_captured=lambda table: settings.captures(table.schema, table.name),
     )
 
 

@@ -88,7 +88,7 @@ class Capture:
         Session(self.settings, self.progress, self._stopping, self._owner).run()
 
     def _can_retry(self, error: Exception) -> bool:
-        """Errors of the first session are for the user: an address may be wrong."""
+        """Errors before the copy or the stream begins are for the user: an address may be wrong."""
         if isinstance(error, ApiError) and not error.code.retriable:
             return False
-        return isinstance(error, TransactionLost) or self.progress.commits > 0
+        return isinstance(error, TransactionLost) or self.progress.has_begun

@@ -18,9 +18,10 @@ from millstream.connect.capture.encoding import ChangeBuffer, TableEncoder, take
 from millstream.connect.capture.output import Output
 from millstream.connect.capture.position import CaptureState, Position, TableState
 from millstream.connect.capture.replication import Receiver
+from millstream.connect.capture.selection import SourceTable
 from millstream.connect.capture.settings import CaptureSettings
 from millstream.connect.capture.snapshot import Chunk, ChunkReader
-from millstream.connect.capture.source import CopyPlan, Source, SourceTable
+from millstream.connect.capture.source import CopyPlan, Source
 from millstream.connect.capture.tables import Table
 from millstream.connect.capture.visibility import ChangedKeys
 
@@ -129,7 +130,7 @@ class ChunkTasks:
             self._reader = ChunkReader(self._settings.database, self._mark)
         if self._reader.is_busy:
             return
-        tables = self._source.tables()
+        tables = self._source.tables(self.state.tables)
         there = [
             it for it in unfinished if it in tables and tables[it].oid == self.state.tables[it].oid
         ]

@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, field, replace
 
 from millstream.connect.capture.output import Output, Owner, TransactionLost
 from millstream.connect.capture.pgoutput import format_lsn
-from millstream.connect.capture.position import CaptureState, TableState
+from millstream.connect.capture.position import CaptureState, Position, TableState
+from millstream.connect.capture.replication import ReplicationConnection
 from millstream.connect.capture.settings import CaptureSettings
 from millstream.connect.capture.snapshot import KEYLESS_BYTES_MAX, keyless_problem
-from millstream.connect.capture.source import Slot, Source
+from millstream.connect.capture.source import NotPrimary, Slot, Source
 from millstream.connect.capture.tables import CaptureError
 
 START_OVER_ATTEMPTS = 5
@@ -32,6 +33,7 @@ class Status:
     safe_bytes: int | None  # until the slot is invalidated; None: no limit
     problem: str | None  # what a start would refuse, or an alarm
     tables: dict[str, TableState] = field(default_factory=dict)
+    table_problems: dict[str, str] = field(default_factory=dict)  # left out, or not as expected
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)
@@ -41,16 +43,12 @@ def read_status(settings: CaptureSettings) -> Status:
     """The stored state and the slot; nothing is changed, nobody is fenced."""
     output, source = Output(settings), Source(settings)
     try:
-        state, position = None, None
-        if output.exists():
-            state, position = output.read_state(), output.read_position()
-        slot = source.slot()
+        slot = source.slot()  # before the position, which a running capture writes first
+        state, position = output.read_stored()
         problem = None
         if state is not None and position is not None and state.phase != "creating":
-            try:
-                source.check_slot(slot, position)
-            except CaptureError as error:
-                problem = str(error)
+            problem = _start_problem(settings, source, slot, state, position)
+        selection = source.select({} if state is None else state.tables)
         return Status(
             settings.name,
             "not started" if state is None else state.phase,
@@ -63,10 +61,30 @@ def read_status(settings: CaptureSettings) -> Status:
             None if slot is None else slot.safe_bytes,
             problem or _alarm(settings, slot),
             {} if state is None else state.tables,
+            selection.problems,
         )
     finally:
         output.close()
         source.close()
+
+
+def _start_problem(
+    settings: CaptureSettings,
+    source: Source,
+    slot: Slot | None,
+    state: CaptureState,
+    position: Position,
+) -> str | None:
+    """What a start would refuse now."""
+    replication = ReplicationConnection(settings.database)
+    try:
+        source.check_server()
+        source.check_continued(replication, slot, state, position)
+    except (CaptureError, NotPrimary) as error:
+        return str(error)
+    finally:
+        replication.close()
+    return None
 
 
 def _alarm(settings: CaptureSettings, slot: Slot | None) -> str | None:
@@ -123,6 +141,7 @@ def start_over(settings: CaptureSettings) -> None:
 def _start_over(settings: CaptureSettings) -> None:
     output, source = Output(settings), Source(settings)
     try:
+        _refuse_foreign_slot(output, source)
         state = output.open(Owner())
         source.drop_slot()
         if state is not None:
@@ -130,6 +149,12 @@ def _start_over(settings: CaptureSettings) -> None:
     finally:
         output.close()
         source.close()
+
+
+def _refuse_foreign_slot(output: Output, source: Source) -> None:
+    """Before anything is changed: a running process may be of another capture."""
+    slot = source.slot()
+    source.refuse_foreign_slot(slot, *output.read_stored())
 
 
 def _before_slot(state: CaptureState) -> CaptureState:

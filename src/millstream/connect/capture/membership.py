@@ -17,7 +17,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from millstream.connect.capture.position import CaptureState, TableState
-from millstream.connect.capture.source import Source, SourceTable
+from millstream.connect.capture.selection import SourceTable
+from millstream.connect.capture.source import Source
 
 SCHEMAS_VERSION = 150_000  # publications of schemas
 

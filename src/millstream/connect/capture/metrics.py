@@ -71,6 +71,9 @@ def _metrics(
         tables = {name: it for name, it in progress.state.tables.items() if not it.is_left}
         done = [({"table": name}, float(it.is_done)) for name, it in tables.items()]
         yield "table_copied", "gauge", "1 if the snapshot of the table is complete.", done
+    found = [({"table": name}, 1.0) for name in progress.table_problems]
+    text = "1 if the table is left out, cannot be updated, or does not exist."
+    yield "table_problem", "gauge", text, found
 
 
 def problems(progress: Progress) -> list[str]:

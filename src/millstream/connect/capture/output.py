@@ -156,6 +156,12 @@ class Output:
             self._cluster.retrying(lambda: self._cluster.refresh([self._settings.position_topic]))
         )
 
+    def read_stored(self) -> tuple[CaptureState | None, Position | None]:
+        """The state and the position, without fencing a running process."""
+        if not self.exists():
+            return None, None
+        return self.read_state(), self.read_position()
+
     def read_position(self) -> Position | None:
         value = self._read_last(POSITION_PARTITION)
         return None if value is None else Position.decode(value)

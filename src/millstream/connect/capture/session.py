@@ -53,9 +53,10 @@ from millstream.connect.capture.replication import (
     Receiver,
     ReplicationConnection,
 )
+from millstream.connect.capture.selection import SourceTable, refuse_incomplete
 from millstream.connect.capture.settings import CaptureSettings
 from millstream.connect.capture.snapshot import Chunk, ExportedCopy
-from millstream.connect.capture.source import Source, SourceTable
+from millstream.connect.capture.source import Source
 from millstream.connect.capture.stream import ChangeStream, Slicer
 from millstream.connect.capture.tables import CaptureError, Table
 from millstream.connect.capture.types import TypeCatalogue
@@ -111,7 +112,7 @@ class Session:
         if state is not None and self._must_start_over(state):
             state = self._reset(state)
         if state is None or state.phase == "creating":
-            state, position = self._begin(state)
+            state, position = self._begin(state, position)
         assert position is not None
         self._stream(self._continued(state, position), position)
 
@@ -122,13 +123,16 @@ class Session:
         self._types = TypeCatalogue.load(source.connection)
         self._replication = ReplicationConnection(self._settings.database)
         self._system = self._replication.identify()
-        self._tables = source.tables()
-        if not self._tables:
-            raise CaptureError(f"no table matches {', '.join(self._settings.tables)}")
-        if self._output.exists():
-            state, position = self._output.read_state(), self._output.read_position()
-            if state is not None and position is not None and state.phase != "creating":
-                self._check_identity(state, position)
+        slot = source.slot()  # before the position, which a running process writes first
+        state, position = self._output.read_stored()
+        is_new = state is None or position is None or state.phase == "creating"
+        selection = source.select({} if state is None else state.tables)
+        if is_new:
+            refuse_incomplete(self._settings, selection)
+        self._progress.selected(selection)
+        self._tables = selection.tables
+        if state is not None and position is not None and not is_new:
+            source.check_continued(self._replication, slot, state, position)
 
     def _close(self) -> None:
         if self._chunks is not None:
@@ -159,17 +163,14 @@ class Session:
         log.warning("the first snapshot was interrupted; it starts over")
         return replace(state, phase="creating", tables=tables)
 
-    def _begin(self, before: CaptureState | None) -> tuple[CaptureState, Position]:
+    def _begin(
+        self, before: CaptureState | None, before_position: Position | None
+    ) -> tuple[CaptureState, Position]:
         """Create publication and slot, and copy the tables."""
         source, replication = self._source, self._replication
         assert source is not None
         assert replication is not None
-        if before is None and source.slot() is not None:
-            raise CaptureError(
-                f"slot {self._settings.slot} exists, but topic {self._settings.position_topic} has "
-                "no position for it: the topic was deleted, or the slot is of another capture. "
-                "Set another slot, or start over with `millstream capture resnapshot --new-slot`"
-            )
+        source.refuse_foreign_slot(source.slot(), before, before_position)
         publication = source.ensure_publication(self._tables)
         known = before.tables if before is not None else {}
         members = self._read_members(self._tables)
@@ -295,27 +296,15 @@ class Session:
 
     # Continuing
 
-    def _check_identity(self, state: CaptureState, position: Position) -> None:
-        """Check the database and the publication that the position refers to."""
-        assert self._source is not None
-        assert self._replication is not None
-        self._system = self._replication.identify()  # not earlier: the position may be new
-        publication = self._source.publication()
-        history = (
-            self._replication.timeline_history(self._system.timeline)
-            if self._system.timeline != state.timeline
-            else []
-        )
-        self._source.check_identity(state, position, self._system, history, publication)
-
     def _continued(self, state: CaptureState, position: Position) -> CaptureState:
         """Check what the position refers to; add tables that are new."""
         source = self._source
         assert source is not None
-        self._check_identity(state, position)
+        assert self._replication is not None
+        # Not earlier: the position may be new.
+        self._system = source.check_continued(self._replication, source.slot(), state, position)
         if state.timeline != self._system.timeline:
             log.warning("timeline %d follows %d", self._system.timeline, state.timeline)
-        source.check_slot(source.slot(), position)
         now = without_absent(state, self._read_members(self._tables))
         source.ensure_publication(self._tables)
         members = self._read_members(self._tables)
@@ -380,6 +369,7 @@ class Session:
             changed=changed,
             on_signal=lambda signal: chunks.signal(signal, self._tables),
             on_relation=chunks.relation,
+            is_captured=self._is_captured,
         )
         self._start(position)
         self._receiver = receiver = Receiver(self._replication, position.lsn)
@@ -459,8 +449,13 @@ class Session:
     def _check_tables(self, state: CaptureState) -> None:
         """After a commit: a session that only finds changes would not come further."""
         assert self._source is not None
-        members = self._read_members(self._source.tables())
-        if self._with_members(without_absent(state, members), members) != state:
+        selection = self._source.select(state.tables)
+        self._progress.selected(selection)
+        members = self._read_members(selection.tables)
+        publication = self._source.publication()
+        is_whole = publication is not None and not publication.unpublished_operations
+        is_same = self._with_members(without_absent(state, members), members) == state
+        if not is_whole or not is_same:
             raise TablesChanged("the captured tables, partitions or the publication have changed")
 
     def _check_lag(self) -> None:
@@ -480,6 +475,16 @@ class Session:
         if not all(self._types.knows(column.type_oid) for column in relation.columns):
             self._reload_types()
         return self._source.describe(relation)
+
+    def _is_captured(self, table: Table) -> bool:
+        """Whether the changes of a table are written. It may be newer than the session."""
+        if table.full_name in self._tables:
+            return True
+        assert self._source is not None
+        assert self._chunks is not None
+        left_out = self._source.select(self._chunks.state.tables).left_out
+        is_wanted = self._settings.captures(table.schema, table.name)
+        return is_wanted and table.full_name not in left_out
 
     def _reload_types(self) -> None:
         assert self._source is not None

@@ -1,38 +1,65 @@
 """The source database: its catalogue, the publication and the slot, with the checks at each start.
 
 What goes wrong later without an error in PostgreSQL is refused here, with the reason and the cure:
-a table whose updates would fail once it is published, a publication that was recreated, a slot that
-was moved, recreated or invalidated. See docs/guides/capture.md.
+a publication that was recreated or lacks operations, a slot that was moved, recreated or
+invalidated. Single tables are left out instead (`selection.py`). See docs/guides/capture.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, LiteralString, NamedTuple
 
 import psycopg
 from psycopg import sql
 
 from millstream.connect.capture.pgoutput import Relation, format_lsn, parse_lsn
-from millstream.connect.capture.position import CaptureState, Position
-from millstream.connect.capture.replication import System, TimelineEnd, connection_string
+from millstream.connect.capture.position import CaptureState, Position, TableState
+from millstream.connect.capture.replication import (
+    ReplicationConnection,
+    System,
+    TimelineEnd,
+    connection_string,
+)
+from millstream.connect.capture.selection import (
+    OPERATIONS,
+    Publication,
+    Selection,
+    SourceTable,
+    listed,
+    select,
+    unmatched_patterns,
+)
 from millstream.connect.capture.settings import CaptureSettings
 from millstream.connect.capture.tables import CaptureError, Column, Table
 
 SERVER_VERSION_MIN = 140_000
 COLUMN_LISTS_VERSION = 150_000  # and row filters, in pg_publication_tables
 FAILOVER_VERSION = 170_000
-LISTED_MAX = 5
 START_OVER = "`millstream capture resnapshot --new-slot` starts over with a new snapshot"
 
 _TABLES = """
 SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, c.relreplident::text,
-       greatest(c.reltuples, 0)::int8, pg_get_userbyid(c.relowner)::text
+       greatest(c.reltuples, 0)::int8,
+       CASE c.relreplident WHEN 'f' THEN true WHEN 'n' THEN false ELSE EXISTS (
+           SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid
+              AND CASE c.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END
+       ) END,
+       has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
+       row_security_active(c.oid),
+       pg_has_role(c.relowner, 'USAGE')
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition
    AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
  ORDER BY 2, 3
+"""
+_ROOTS = """
+SELECT n.nspname || '.' || c.relname, rn.nspname || '.' || r.relname
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  JOIN pg_class r ON r.oid = pg_partition_root(c.oid)
+  JOIN pg_namespace rn ON rn.oid = r.relnamespace
+ WHERE c.relispartition AND n.nspname || '.' || c.relname = ANY(%s)
 """
 _COLUMNS = """
 SELECT a.attname::text, a.atttypid::int8, a.atttypmod, a.attcollation::int8
@@ -79,30 +106,6 @@ SELECT DISTINCT virtualtransaction FROM pg_locks
 
 class NotPrimary(OSError):
     """The server is a standby: it may be promoted soon."""
-
-
-class SourceTable(NamedTuple):
-    """A table of the catalogue."""
-
-    oid: int
-    schema: str
-    name: str
-    kind: str  # r, or p for a partitioned one
-    replica_identity: str
-    rows_expected: int
-    owner: str
-
-    @property
-    def full_name(self) -> str:
-        return f"{self.schema}.{self.name}"
-
-
-@dataclass(frozen=True)
-class Publication:
-    oid: int
-    publishes: frozenset[str]  # insert, update, delete, truncate
-    via_root: bool
-    tables: frozenset[str]  # schema.name
 
 
 class Slot(NamedTuple):
@@ -179,10 +182,37 @@ class Source:
 
     # Tables
 
-    def tables(self) -> dict[str, SourceTable]:
-        """All captured tables, by full name."""
-        rows = (SourceTable(*row) for row in self.connection.execute(_TABLES).fetchall())
-        return {it.full_name: it for it in rows if self._settings.captures(it.schema, it.name)}
+    def select(self, known: Mapping[str, TableState]) -> Selection:
+        """The captured tables, and what is wrong with others. `known`: those of the stored
+        state; they need not be readable if they are copied."""
+        rows = [SourceTable(*row) for row in self.connection.execute(_TABLES).fetchall()]
+        publication = self.publication()
+        rows = [it if it.may_read else self._with_column_rights(it) for it in rows]
+        selection = select(self._settings, rows, publication, known)
+        patterns = list(self._settings.tables)
+        roots = dict(self.connection.execute(_ROOTS, (patterns,)).fetchall())
+        selection.warnings.update(unmatched_patterns(self._settings, rows, roots))
+        return selection
+
+    def tables(
+        self, known: Mapping[str, TableState] = MappingProxyType({})
+    ) -> dict[str, SourceTable]:
+        """The captured tables, by full name."""
+        return self.select(known).tables
+
+    def _with_column_rights(self, table: SourceTable) -> SourceTable:
+        """The role may have SELECT on the published columns only."""
+        if not self._settings.captures(table.schema, table.name):
+            return table
+        columns = [it.name for it in self.copy_plan(table).table.columns]
+        (may_read,) = self._row(
+            "SELECT has_schema_privilege(%s::text, 'USAGE')"
+            " AND bool_and(has_column_privilege(%s::oid, it, 'SELECT')) FROM unnest(%s::text[]) it",
+            table.schema,
+            table.oid,
+            columns,
+        )
+        return table._replace(may_read=bool(may_read))
 
     def describe(self, relation: Relation) -> Table:
         """A table as a Relation message has it, with the key from the catalogue."""
@@ -244,39 +274,30 @@ class Source:
 
     def publication(self) -> Publication | None:
         row = self.connection.execute(
-            "SELECT oid::int8, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot"
-            " FROM pg_publication WHERE pubname = %s",
+            "SELECT oid::int8, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,"
+            " pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s",
             (self._settings.publication,),
         ).fetchone()
         if row is None:
             return None
-        operations = ("insert", "update", "delete", "truncate")
         tables = self.connection.execute(
             "SELECT schemaname || '.' || tablename FROM pg_publication_tables WHERE pubname = %s",
             (self._settings.publication,),
         ).fetchall()
         return Publication(
             row[0],
-            frozenset(it for it, is_set in zip(operations, row[1:5], strict=True) if is_set),
+            frozenset(it for it, is_set in zip(OPERATIONS, row[1:5], strict=True) if is_set),
             row[5],
+            row[6],
             frozenset(it for (it,) in tables),
         )
 
     def ensure_publication(self, tables: dict[str, SourceTable]) -> Publication:
         """The publication with at least these tables: created or extended if that is allowed."""
         known = self.publication()
+        if known is not None:
+            self.check_operations(known)
         missing = [it for name, it in tables.items() if known is None or name not in known.tables]
-        if known is None or "update" in known.publishes or "delete" in known.publishes:
-            self._check_identities(missing)
-        if (
-            known is not None
-            and not known.via_root
-            and any(it.kind == "p" for it in tables.values())
-        ):
-            raise CaptureError(
-                f"publication {self._settings.publication} publishes partitions; run `ALTER "
-                f"PUBLICATION {self._settings.publication} SET (publish_via_partition_root = true)`"
-            )
         if known is not None and not missing:
             return known
         statement = self._publication_statement(known, missing)
@@ -307,20 +328,16 @@ class Source:
             "CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)"
         ).format(name, tables)
 
-    def _check_identities(self, tables: Iterable[SourceTable]) -> None:
-        """Once such a table is published, PostgreSQL refuses its updates and deletes."""
-        lacking = [
-            it.full_name
-            for it in tables
-            if it.replica_identity == "n"
-            or (it.replica_identity == "d" and not self._key(it.oid, "d"))
-        ]
-        if lacking:
+    def check_operations(self, publication: Publication) -> None:
+        """Changes that are not published never reach the topics."""
+        unpublished = publication.unpublished_operations
+        if unpublished:
+            name = self._settings.publication
             raise CaptureError(
-                f"without replica identity: {_listed(lacking)}. Publishing a table without one "
-                "makes its UPDATE and DELETE statements fail. Add a primary key, or run `ALTER "
-                f"TABLE {lacking[0]} REPLICA IDENTITY FULL`, or exclude it: tables = [..., "
-                f'"!{lacking[0]}"]'
+                f"publication {name} does not publish {', '.join(unpublished)}: topics would keep "
+                f"old rows. Run `ALTER PUBLICATION {name} SET (publish = "
+                f"'{', '.join(OPERATIONS)}')`. If the capture has run without, then `millstream "
+                "capture resnapshot --replace` brings the topics up to date"
             )
 
     def writers(self, tables: Iterable[SourceTable]) -> set[str]:
@@ -337,6 +354,39 @@ class Source:
     def slot(self) -> Slot | None:
         row = self.connection.execute(_SLOT, (self._settings.slot,)).fetchone()
         return None if row is None else Slot(*row)
+
+    def refuse_foreign_slot(
+        self, slot: Slot | None, state: CaptureState | None, position: Position | None
+    ) -> None:
+        """Refuse to replace a slot that may be of another capture. Read the slot first: a process
+        of this capture confirms only what is in the position topic."""
+        if slot is None:
+            return
+        name, topic = self._settings.slot, self._settings.position_topic
+        cure = (
+            "Set another slot in the settings. If no capture uses this one, drop it with "
+            f"`SELECT pg_drop_replication_slot('{name}')`"
+        )
+        if state is None or state.slot != name:
+            raise CaptureError(
+                f"slot {name} exists, but topic {topic} has no position for it: the slot is of "
+                f"another capture, or the topic was deleted. {cure}"
+            )
+        confirmed = parse_lsn(slot.confirmed_lsn or "0/0")
+        if slot.active_pid is not None and position is not None and confirmed > position.lsn:
+            raise CaptureError(
+                f"slot {name} is read by another capture (pid {slot.active_pid}): it is at "
+                f"{slot.confirmed_lsn}, ahead of the position in topic {topic}. {cure}"
+            )
+
+    def drop_publication(self, oid: int) -> bool:
+        """Drop the publication if it is still the one with this oid; whether it was there."""
+        publication = self.publication()
+        if publication is None or publication.oid != oid:
+            return False
+        name = sql.Identifier(self._settings.publication)
+        self.connection.execute(sql.SQL("DROP PUBLICATION {}").format(name))
+        return True
 
     def drop_slot(self) -> None:
         """Drop the slot, ending the connection that reads it."""
@@ -376,6 +426,24 @@ class Source:
                 f"{format_lsn(position.lsn)}: it was recreated or advanced, and the changes in "
                 f"between are lost. {START_OVER}"
             )
+
+    def check_continued(
+        self,
+        replication: ReplicationConnection,
+        slot: Slot | None,
+        state: CaptureState,
+        position: Position,
+    ) -> System:
+        """Refuse whatever does not continue the stored position."""
+        system = replication.identify()
+        is_same = system.timeline == state.timeline
+        history = [] if is_same else replication.timeline_history(system.timeline)
+        publication = self.publication()
+        self.check_identity(state, position, system, history, publication)
+        assert publication is not None
+        self.check_operations(publication)
+        self.check_slot(slot, position)
+        return system
 
     def check_identity(
         self,
@@ -424,7 +492,7 @@ class Source:
             for pid, user, application, state, seconds, xid in rows
             if wanted is None or xid in wanted
         ]
-        return _listed(found)
+        return listed(found)
 
     def emit(self, prefix: str, content: str) -> None:
         """A transactional message in the log, flushed, without waiting for standbys."""
@@ -455,8 +523,3 @@ def _check_timeline(
 
 def connect(database: str) -> psycopg.Connection[tuple[Any, ...]]:
     return psycopg.connect(connection_string(database), autocommit=True, prepare_threshold=None)
-
-
-def _listed(items: Sequence[str]) -> str:
-    more = f" and {len(items) - LISTED_MAX} more" if len(items) > LISTED_MAX else ""
-    return ", ".join(items[:LISTED_MAX]) + more

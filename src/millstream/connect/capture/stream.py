@@ -98,6 +98,7 @@ class ChangeStream:
         changed: ChangedKeys,
         on_signal: OnSignal,
         on_relation: OnRelation,
+        is_captured: Callable[[Table], bool],
     ) -> None:
         self._settings = settings
         self._envelope = envelope
@@ -106,6 +107,7 @@ class ChangeStream:
         self._reload_types = reload_types
         self._on_signal = on_signal
         self._on_relation = on_relation
+        self._is_captured = is_captured
         self._context = context
         self._changed = changed
         self._feed = ChangeFeed()
@@ -261,7 +263,7 @@ class ChangeStream:
         assert self._open is not None
         table = self._describe(relation)
         self._on_relation(table, self._open.begin.xid)
-        if self._settings.captures(table.schema, table.name):
+        if self._is_captured(table):
             buffer = self._buffer(self._settings.topic_of(table.schema, table.name))
         else:
             buffer = self._ignored  # encoded, since changes are counted, and thrown away
