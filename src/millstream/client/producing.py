@@ -39,7 +39,7 @@ from millstream.client.transactions import (
 from millstream.errors import ApiError, ErrorCode
 from millstream.records.columns import ProducerIdentity
 
-__all__ = ["RawProducer", "WrittenRange", "end_transaction"]
+__all__ = ["BatchRefused", "RawProducer", "WrittenRange", "end_transaction"]
 
 PRODUCE_VERSION = 9  # the first flexible one: Kafka 2.4; 12 would be protocol 2 of transactions
 REQUESTS_IN_FLIGHT_MAX = 5  # the number of batches that a broker remembers per producer
@@ -74,6 +74,15 @@ class _Batch:
     record_count: int
     error: ErrorCode | None = None
     is_acknowledged: bool = False
+
+
+class BatchRefused(ApiError):
+    """The broker refuses a batch, and would refuse it again."""
+
+    def __init__(self, code: ErrorCode, message: str, topic: str, size_bytes: int) -> None:
+        super().__init__(code, message)
+        self.topic = topic
+        self.size_bytes = size_bytes
 
 
 class _Request(NamedTuple):
@@ -311,7 +320,7 @@ class RawProducer:
                 and (batch.topic, batch.partition) in missing
             )
             if code is not None and not code.retriable and not follows_missing:
-                raise ApiError(code, _advice(batch, code))
+                raise BatchRefused(code, _advice(batch, code), batch.topic, len(batch.content))
             if not batch.is_acknowledged:
                 missing.add((batch.topic, batch.partition))
 

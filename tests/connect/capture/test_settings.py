@@ -25,6 +25,17 @@ def test_names_follow_from_the_captures_name() -> None:
     assert chosen.transactional_id == "millstream-capture-Shop-1.a"
 
 
+def test_topics_of_tables_keep_all_records_unless_the_settings_choose() -> None:
+    chosen = settings(topic_settings={"max.message.bytes": "9"})
+    assert chosen.settings_of_topic("shop.public.a") == {
+        "retention.ms": "-1",
+        "max.message.bytes": "9",
+    }
+    assert chosen.settings_of_topic("shop.message") == {"max.message.bytes": "9"}
+    for given in ({"retention.ms": "5"}, {"cleanup.policy": "compact"}):
+        assert settings(topic_settings=given).settings_of_topic("shop.public.a") == given
+
+
 def test_patterns_select_and_exclude_tables() -> None:
     chosen = settings(tables=["public.*", "sales.order?", "!public.secret*"])
     tables = ["public.a", "public.secrets", "sales.orders", "sales.order_items", "other.a"]

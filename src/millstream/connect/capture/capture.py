@@ -18,9 +18,11 @@ import logging
 import threading
 from typing import Any, Self
 
+from millstream.client.producing import BatchRefused
 from millstream.connect.capture import metrics
 from millstream.connect.capture.output import Owner, TransactionLost
 from millstream.connect.capture.progress import Progress
+from millstream.connect.capture.refusals import refused
 from millstream.connect.capture.session import LOST, Session, TablesChanged
 from millstream.connect.capture.settings import CaptureSettings
 from millstream.errors import ApiError
@@ -74,6 +76,8 @@ class Capture:
             except TablesChanged as change:
                 log.info("%s", change)
                 continue
+            except BatchRefused as error:
+                raise refused(self.settings, self.progress, error) from error
             except (*LOST, ApiError) as error:
                 if not self._can_retry(error):
                     raise

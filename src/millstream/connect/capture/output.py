@@ -202,9 +202,10 @@ class Output:
     def create_topics(self, topics: Iterable[str]) -> None:
         """Create topics that do not exist yet."""
         names = [name for name in topics if name not in self._existing]
-        settings = self._settings.topic_settings
+        settings = self._settings
         create_topics(
-            self._cluster, [NewTopic(name, self._settings.partitions, settings) for name in names]
+            self._cluster,
+            [NewTopic(it, settings.partitions, settings.settings_of_topic(it)) for it in names],
         )
         self._existing.update(names)
 

@@ -179,6 +179,13 @@ class CaptureSettings:
         name = self.topic.format(name=self.name, schema=schema, table=table)
         return re.sub(r"[^a-zA-Z0-9._-]", "_", name)
 
+    def settings_of_topic(self, topic: str) -> dict[str, str]:
+        """The settings that a new topic gets. Topics of tables keep all records by default: the
+        broker's retention would remove rows that have not changed since the snapshot."""
+        if topic in self.own_topics or "cleanup.policy" in self.topic_settings:
+            return dict(self.topic_settings)
+        return {"retention.ms": "-1", **self.topic_settings}
+
     def captures(self, schema: str, table: str) -> bool:
         """Whether the patterns select a table."""
         full = f"{schema}.{table}"
