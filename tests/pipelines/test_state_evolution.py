@@ -9,22 +9,29 @@ from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from millstream.pipelines.analytics.deduplication import Deduplication
 from millstream.pipelines.joins.as_of import AsOfJoin, Events, History
 from millstream.pipelines.joins.changes import Changes
 from millstream.pipelines.joins.stream_table import ChangeLog, Enrich
 from millstream.pipelines.joins.table_table import Side, TableJoin
+from millstream.pipelines.joins.weights import WEIGHT_FIELD
 from millstream.pipelines.lateness import Lateness, Stragglers
 from millstream.pipelines.state import InputSpec, Operator
 from millstream.pipelines.state.pages import StateMismatch
+from millstream.pipelines.state.stored_columns import NO_GENERATIONS, Generations
 from millstream.pipelines.state.trial import Trial
+from millstream.pipelines.views.top import TopRows
 from millstream.pipelines.windows.emission import Emit
 from millstream.pipelines.windows.measures import Measure
 from millstream.pipelines.windows.parts import Measure as PartMeasure
 from millstream.pipelines.windows.revisions import RevisedWindows
 from millstream.pipelines.windows.sessions import RevisedSessions
 from millstream.pipelines.windows.sliding import SlidingWindow
+from tests.drawing import draws
+from tests.pipelines.catalog import Catalog
 
 TIME = pa.timestamp("us", tz="UTC")
 SECOND = 1_000_000
@@ -63,9 +70,9 @@ def payment(number: int, at: float, amount: float = 1.0) -> dict[str, Any]:
     return {"id": number, "card": "c", "amount": amount, "at": at}
 
 
-def continued(operator: Operator, trial: Trial) -> Trial:
+def continued(operator: Operator, trial: Trial, generations: Generations = NO_GENERATIONS) -> Trial:
     """The operator over the state of another one."""
-    follower = Trial(operator, buckets=len(trial.buckets))
+    follower = Trial(operator, len(trial.buckets), generations)
     follower.buckets, follower.watermark_us = trial.buckets, trial.watermark_us
     return follower
 
@@ -199,6 +206,51 @@ def test_changes_and_joins_of_tables_may_get_a_column() -> None:
         ("a", None, -1),
         ("b", "good", 1),
     ]
+
+
+MOVES = st.tuples(
+    st.lists(st.integers(0, 9), max_size=4, unique=True),
+    st.lists(st.sampled_from(["cat0", "cat1", "cat2"]), max_size=2, unique=True),
+    st.sets(st.sampled_from([0, 1, 2, 3, "cat0", "cat1"]), max_size=2),
+)
+
+
+@settings(max_examples=draws(60), deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.lists(MOVES, max_size=4)), min_size=3, max_size=6))
+def test_maintained_join_is_right_while_a_column_is_removed_and_comes_back(
+    definitions: list[tuple[bool, list[Any]]],
+) -> None:
+    catalog = Catalog()
+    catalog.define(has_c=True)
+    catalog.change(range(10), ["cat0", "cat1", "cat2"])
+    for has_c, moves in definitions:
+        catalog.define(has_c=has_c)
+        for items, cats, gone in moves:
+            catalog.change(items, cats, gone)
+            catalog.check()
+    catalog.change(range(10), ["cat0", "cat1", "cat2"])
+    catalog.check()
+
+
+def test_ranking_refuses_a_column_that_comes_back() -> None:
+    """In every bucket: it compares whole rows, with those of operators that have it as null."""
+    fields = [("user", pa.string()), ("spent", pa.int64()), ("c", pa.string())]
+
+    def ranking(of: Fields) -> TopRows:
+        return TopRows(pa.schema([*of, WEIGHT_FIELD]), ["user"], "spent", 3)
+
+    def spent(of: Fields, user: str) -> dict[str, pa.RecordBatch]:
+        return {"rows": rows([*of, ("_weight", pa.int64())], {"user": user, "spent": 1, "c": "x"})}
+
+    trial = Trial(ranking(fields), buckets=2)
+    users = [f"user {number}" for number in range(8)]
+    for user in users:
+        trial.feed(spent(fields, user))
+    trial = continued(ranking(fields[:-1]), trial)
+    trial.feed(spent(fields[:-1], users[0]))
+    for user in users:
+        with pytest.raises(StateMismatch, match="c in addition"):
+            continued(ranking(fields), trial, {"rows": {"c": 1}}).feed(spent(fields, user))
 
 
 def test_history_of_an_as_of_join_may_get_a_column_and_another_lateness() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import WATERMARK_COLUMN
@@ -16,6 +17,14 @@ CLOSING = "millstream.closing"  # metadata of a column that an aggregate is grou
 BY_ARRIVAL = "millstream.by_arrival"  # metadata of a column: the operator that depends on it
 JOIN = "Join"
 WATERMARK = "EventTimeWatermark"
+
+
+class BucketedOperator(NamedTuple):
+    """An operator of bucketed state in a plan."""
+
+    number: int
+    kept: str  # what its state depends on, as text
+    columns: Mapping[str, Sequence[str]]  # of its tables, besides the key and the time
 
 
 def analyzed(frame: DataFrame) -> Any:
@@ -71,13 +80,32 @@ def stateful_operators(plan: Any) -> list[str]:
     elif name.startswith("Deduplicate"):
         found.append(f"{name} by ({', '.join(str(it.name()) for it in items(plan.keys()))})")
     elif "WithState" in name:
-        from millstream.pipelines.state.operator import OPERATOR
-
-        noted = [it.metadata() for it in items(plan.output())]
-        known = [json.loads(it.getString(OPERATOR)) for it in noted if it.contains(OPERATOR)]
-        kept = [json.dumps([it["identity"], it["buckets"], it["inputs"]]) for it in known]
+        kept = [it.kept for it in _bucketed(plan)]
         found.append(f"{name}: {', '.join(kept) or 'a function'}")
     return found
+
+
+def bucketed_operators(plan: Any) -> list[BucketedOperator]:
+    """A stream's operators of bucketed state, in the order of the plan, each once."""
+    found = [it for child in items(plan.children()) for it in bucketed_operators(child)]
+    if plan.isStreaming() and "WithState" in str(plan.nodeName()):
+        found += _bucketed(plan)
+    return list({it.number: it for it in found}.values())
+
+
+def _bucketed(plan: Any) -> list[BucketedOperator]:
+    """The operator of bucketed state that this node of a plan is, if it is one."""
+    from millstream.pipelines.state.operator import OPERATOR
+
+    noted = [it.metadata() for it in items(plan.output())]
+    return [parse_operator(str(it.getString(OPERATOR))) for it in noted if it.contains(OPERATOR)]
+
+
+def parse_operator(description: str) -> BucketedOperator:
+    """An operator, from its own description of itself."""
+    it = json.loads(description)
+    kept = json.dumps([it["identity"], it["buckets"], it["inputs"]])
+    return BucketedOperator(it["number"], kept, it["columns"])
 
 
 def _without_name(expression: Any) -> str:

@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from millstream.pipelines.state import NO_WATERMARK, BucketState, bucket
+from millstream.pipelines.state import NO_WATERMARK, BucketState, stored_columns
 from millstream.pipelines.state.operator import run_bucket
 from millstream.pipelines.state.pages import (
     INDEX_MAGIC,
@@ -93,7 +93,7 @@ def test_batch_that_fails_changes_nothing() -> None:
 def test_state_of_version_5_opens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its pages have all columns as they are."""
     with monkeypatch.context() as patch:
-        patch.setattr(bucket, "to_page", lambda rows, _: rows)
+        patch.setattr(stored_columns, "to_page", lambda rows, _: rows)
         store = filled()
     store.pages = {page_id: of_version_5(blob) for page_id, blob in store.pages.items()}
     assert store.index is not None
@@ -161,18 +161,6 @@ def test_columns_are_found_by_name() -> None:
     tables = index_of(store)["tables"]
     assert isinstance(tables, dict)
     assert list(tables["held"]["columns"]) == schema.names
-
-
-def test_column_that_comes_back_with_another_type_is_refused() -> None:
-    """It is no longer in the index, but in pages from before."""
-    store = filled()
-    without = HoldAndCount(SCHEMA.remove(3), KEYS, "time")
-    BucketState(without, 4, store).finish(6)
-    other = HoldAndCount(SCHEMA.set(3, pa.field("value", pa.float32())), KEYS, "time")
-    other.tables["held"] = other.tables["held"]._replace(carried=frozenset(["value"]))
-    state = BucketState(other, 4, store)
-    with pytest.raises(StateMismatch, match=r"other type of value: .*, the operator has float"):
-        state["held"].select()
 
 
 def test_pages_of_a_table_that_is_gone_are_removed() -> None:

@@ -33,13 +33,15 @@ def test_times_leave_room_to_reckon() -> None:
 def test_operator_describes_itself() -> None:
     operator = HoldAndCount(SCHEMA, KEYS, "time")
     operator.identity = "hold for 90000000 us"
-    told = json.loads(operator.describe(16))
+    told = json.loads(operator.describe(16, 3))
     assert told == {
+        "number": 3,
         "identity": "hold for 90000000 us",
         "title": "hold for 1 minute 30 seconds",
         "buckets": 16,
         "inputs": {"rows": list(KEYS)},
         "tables": {"held": "until the watermark is past them", "counts": "forever"},
+        "columns": {"held": ["value"], "counts": ["count"]},
         "details": {},
     }
     operator.title = "a hold"

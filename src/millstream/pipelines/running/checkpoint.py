@@ -7,7 +7,7 @@ systems, so that it can be wherever Spark supports it.
 
     {"pipeline": "revenue", "reads": {"orders": "orders"}, "topics": {"orders": "<topic id>"},
      "first_batch": 0, "windows": ["tumbling 1 minute, the end of the window + 5 minutes"],
-     "state": ["aggregate by (user): sum(amount)"], "carried_from": "1"}
+     "state": ["aggregate by (user): sum(amount)"], "columns": {...}, "carried_from": "1"}
 
 All of it is compared with the pipeline that starts, once a batch was planned. A first start that
 failed before it has read nothing, so the next one may read other topics.
@@ -15,8 +15,9 @@ failed before it has read nothing, so the next one may read other topics.
 Batches before "first_batch" are those of another writer, whose checkpoint was taken over. "windows"
 are those that Spark computes and that have an allowed lateness, which is in the key of their state:
 with another one, Spark would emit an open window twice, with a part of its rows each. "state" are
-the operators that keep state. "carried_from" is in the copy of the checkpoint of another version
-until the first start, which compares them.
+the operators that keep state, and "columns" the columns of bucketed state (see state_columns.py).
+"carried_from" is in the copy of the checkpoint of another version until the first start, which
+compares them.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from uuid import UUID
 
 from millstream.errors import ConfigError
 from millstream.pipelines.offsets import EARLIEST, Offsets, from_json, to_json
+from millstream.pipelines.plans import BucketedOperator
 from millstream.pipelines.query_files import (
     QUERY_ID_PROPERTY,
     ends_of_sources,
@@ -39,6 +41,8 @@ from millstream.pipelines.query_files import (
     topic_ids_of_sources,
 )
 from millstream.pipelines.running.progress import parse_offset_log
+from millstream.pipelines.running.state_columns import StateColumns
+from millstream.pipelines.state.stored_columns import Generations
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,6 +53,7 @@ NO_OFFSETS = "-"  # of a source that has none yet
 OWNER_FILE = "millstream.json"
 STARTING_FILE = "millstream-starting.json"
 STATE = "state"
+COLUMNS = "columns"
 CARRIED = "carried_from"
 
 
@@ -191,6 +196,16 @@ class Checkpoint:
             )
         if source is not None or known != list(operators):
             self._write(OWNER_FILE, json.dumps(owner | {STATE: list(operators)}))
+
+    def number_columns(self, operators: Sequence[BucketedOperator]) -> dict[int, Generations]:
+        """The generations of the columns of state, by the number of their operator."""
+        owner = self._owner()
+        done = self.last_completed_batch()
+        known = StateColumns.of_json(owner.get(COLUMNS))
+        columns = known.from_batch(0 if done is None else done + 1, operators)
+        if columns is not known:
+            self._write(OWNER_FILE, json.dumps(owner | {COLUMNS: columns.to_json()}))
+        return columns.of_operators(operators)
 
     def first_batch(self) -> int:
         """The first batch of this pipeline: those before are of the writer that it took over."""

@@ -10,8 +10,8 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from millstream.pipelines.offsets import EARLIEST, Offsets, to_json
 from millstream.pipelines.options import GivenOptions
 from millstream.pipelines.plans import (
     analyzed,
+    bucketed_operators,
     closing_rules,
     operators_by_arrival,
     stateful_operators,
@@ -55,6 +56,7 @@ from millstream.pipelines.running.topics import check_topics
 from millstream.pipelines.running.written import count_written
 from millstream.pipelines.spec import PipelineSpec, Topic
 from millstream.pipelines.standing.matching import mark_queries
+from millstream.pipelines.state.stored_columns import GENERATIONS_PROPERTY, Generations
 from millstream.pipelines.times.idleness import with_idle_watermark
 from millstream.pipelines.versions.deploying import Deployed, find_deployed
 from millstream.pipelines.versions.halting import REST_SECONDS, HaltWatch, look_at
@@ -158,7 +160,9 @@ def start(
         set_trigger(writer, settings, once)
         if in_step is not None:
             in_step.begin()
-        query = writer.start()
+        numbered = checkpoint.number_columns(bucketed_operators(analyzed(result)))
+        with generations_in_tasks(spark, numbered):
+            query = writer.start()
         if in_step is not None:
             in_step.during(query)
         lock.hold_during(query)
@@ -174,6 +178,21 @@ def start(
         is_deployed=deployed is not None,
     )
     return query
+
+
+@contextmanager
+def generations_in_tasks(
+    spark: SparkSession, generations: Mapping[int, Generations]
+) -> Iterator[None]:
+    """Pass the generations of the columns of state to the tasks of queries that start meanwhile: a
+    query keeps the properties of the thread that starts it."""
+    context = spark.sparkContext
+    before: Any = context.getLocalProperty(GENERATIONS_PROPERTY)  # None removes it
+    context.setLocalProperty(GENERATIONS_PROPERTY, json.dumps(generations))
+    try:
+        yield
+    finally:
+        context.setLocalProperty(GENERATIONS_PROPERTY, before)
 
 
 def set_trigger(writer: DataStreamWriter, settings: Settings, once: bool) -> None:

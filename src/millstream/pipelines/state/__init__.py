@@ -8,6 +8,7 @@ changed. Its cost grows with rows, not with keys.
     pages.py         a page as bytes: the format
     tables.py        rows in pages: append, select, take, expire; merging and splitting
     keyed_tables.py  tables that are looked up by key, and may be larger than memory
+    stored_columns.py  the columns of a table as its pages have them
     bucket.py        a bucket: its tables, its timer, its index as bytes
     operator.py      the base class of operators
     trial.py         runs an operator without Spark, through bytes at every step: for tests

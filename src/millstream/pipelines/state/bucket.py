@@ -4,8 +4,8 @@ A batch reads the index first and writes it last, sealed like a page (see pages.
 
     {"identity": ..., "buckets": 16, "keys": {"events": ["user"]}, "next_page": 42,
      "timer_us": null, "watermark_us": ..., "frontiers": {"late": ...},
-     "tables": {"events": {"columns": {"user": "string", ...}, "keys": ["user"], "time": "time",
-                           "horizon_us": ...,
+     "tables": {"events": {"columns": {"user": "string", ...}, "dropped": ["country"],
+                           "keys": ["user"], "time": "time", "horizon_us": ...,
                            "pages": [[id, first_us, last_us, rows, bytes, crc,
                                       first_hash, last_hash, run], ...]}}}
 
@@ -13,6 +13,7 @@ State with another `identity`, number of buckets, keys (of inputs and of tables)
 because it would be misread silently. Columns are found by name, in any order. A column that the
 operator no longer has is dropped when its page is rewritten. A new column is null in older rows if
 the operator only carries it through (`StateTableSpec.carried`), and refused if it computes with it.
+See stored_columns.py for a column that was removed and comes back.
 
 Frontiers are times up to which the operator has decided something: which rows are late, which
 results are final. They never go back, so results do not depend on a setting from before.
@@ -29,7 +30,6 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from millstream.pipelines.state.keyed_tables import KeyedTable
-from millstream.pipelines.state.page_columns import from_page, to_page
 from millstream.pipelines.state.pages import (
     INDEX_MAGIC,
     CorruptState,
@@ -40,6 +40,7 @@ from millstream.pipelines.state.pages import (
     seal,
     unseal,
 )
+from millstream.pipelines.state.stored_columns import NO_GENERATIONS, Generations, StoredColumns
 from millstream.pipelines.state.tables import NO_HORIZON, PageInfo, StateTableSpec, Table
 
 NO_WATERMARK = -(2**62)  # adding or subtracting a lateness stays within 64 bits
@@ -97,7 +98,13 @@ class Changes:
 class BucketState:
     """A bucket during one call of an operator."""
 
-    def __init__(self, spec: StateSpec, bucket_count: int, store: BucketStore) -> None:
+    def __init__(
+        self,
+        spec: StateSpec,
+        bucket_count: int,
+        store: BucketStore,
+        generations: Generations = NO_GENERATIONS,
+    ) -> None:
         self._spec = spec
         self._bucket_count = bucket_count
         self._store = store
@@ -114,8 +121,12 @@ class BucketState:
             if name not in spec.tables
             for page in listed["pages"]
         ]
+        self._columns = {
+            name: StoredColumns(name, table, generations.get(name, {}), index["tables"].get(name))
+            for name, table in spec.tables.items()
+        }
         self._tables = {
-            name: self._open_table(table, index["tables"].get(name))
+            name: self._open_table(name, table, index["tables"].get(name))
             for name, table in spec.tables.items()
         }
 
@@ -148,11 +159,11 @@ class BucketState:
         for name, table in self._tables.items():
             table.compact()
             for info, rows in table.made():
-                blob = written[info.page_id] = _encode(table.spec, rows)
+                blob = written[info.page_id] = self._encode(name, rows)
                 table.pages[info.page_id] = info._replace(crc=crc_of(blob))
             removed += table.removed
             listed[name] = {
-                **_layout(table.spec),
+                **self._columns[name].layout,
                 "horizon_us": table.horizon_us,
                 "pages": list(table.pages.values()),
             }
@@ -197,20 +208,18 @@ class BucketState:
         check_same("settings", index["identity"], self._spec.identity)
         check_same("number of buckets", index["buckets"], self._bucket_count)
         check_same("keys", index["keys"], _input_keys(self._spec))
-        for name, table in self._spec.tables.items():
-            listed = index["tables"].get(name)
-            if listed is not None:
-                _check_table(name, listed, table)
         return index
 
-    def _open_table(self, spec: StateTableSpec, listed: Mapping[str, Any] | None) -> Table:
+    def _open_table(
+        self, name: str, spec: StateTableSpec, listed: Mapping[str, Any] | None
+    ) -> Table:
         pages = [PageInfo(*page) for page in listed["pages"]] if listed else []
         horizon_us = listed["horizon_us"] if listed else NO_HORIZON
         kind = KeyedTable if spec.by_key else Table
-        fetch = partial(self._fetch, spec)
-        return kind(spec, pages, horizon_us, fetch, partial(self._put, spec), self._new_id)
+        fetch, put = partial(self._fetch, name), partial(self._put, name)
+        return kind(spec, pages, horizon_us, fetch, put, self._new_id)
 
-    def _fetch(self, spec: StateTableSpec, page: PageInfo) -> pa.RecordBatch:
+    def _fetch(self, table: str, page: PageInfo) -> pa.RecordBatch:
         blob = self._store.read_page(page.page_id)
         if blob is None:
             raise CorruptState(
@@ -223,43 +232,21 @@ class BucketState:
                 f"page {page.page_id} of state is not the one that its index lists. "
                 "Restore the checkpoint from a backup, or use a new one"
             )
-        return from_page(rows, spec.schema, spec.keys)
+        return self._columns[table].from_page(rows)
 
-    def _put(self, spec: StateTableSpec, page_id: int, rows: pa.RecordBatch) -> int:
-        blob = _encode(spec, rows)
+    def _put(self, table: str, page_id: int, rows: pa.RecordBatch) -> int:
+        blob = self._encode(table, rows)
         self._store.write_page(page_id, blob)
         return crc_of(blob)
+
+    def _encode(self, table: str, rows: pa.RecordBatch) -> bytes:
+        return encode_page(self._columns[table].to_page(rows), compressed=True)
 
     def _new_id(self) -> int:
         self._next_page += 1
         return self._next_page - 1
 
 
-def _encode(spec: StateTableSpec, rows: pa.RecordBatch) -> bytes:
-    return encode_page(to_page(rows, spec.keys), compressed=True)
-
-
 def _input_keys(spec: StateSpec) -> dict[str, list[str]]:
     """The key columns of each input."""
     return {name: list(rows.keys) for name, rows in spec.inputs.items()}
-
-
-def _layout(spec: StateTableSpec) -> dict[str, Any]:
-    return {
-        "columns": {field.name: str(field.type) for field in spec.schema},
-        "keys": list(spec.keys),
-        "time": spec.time,
-    }
-
-
-def _check_table(name: str, listed: Mapping[str, Any], spec: StateTableSpec) -> None:
-    """Raise `StateMismatch` if pages with this layout cannot be read as the operator's table."""
-    given = _layout(spec)
-    for part in ("keys", "time"):
-        check_same(f"{part} of {name}", listed[part], given[part])
-    columns = listed["columns"]
-    for column, kind in given["columns"].items():
-        if column in columns:
-            check_same(f"type of {column}", columns[column], kind)
-        elif column not in spec.carried:
-            check_same(f"columns of {name}", ", ".join(columns), f"{column} in addition")

@@ -35,6 +35,7 @@ import pyarrow as pa
 from millstream.pipelines.durations import duration_text
 from millstream.pipelines.state.bucket import BucketState, BucketStore, InputSpec
 from millstream.pipelines.state.keys import HASH_FIELD
+from millstream.pipelines.state.stored_columns import NO_GENERATIONS, Generations
 from millstream.pipelines.state.tables import StateTableSpec
 
 OPERATOR = "millstream.operator"  # metadata in Spark's plan with the description of an operator
@@ -72,15 +73,18 @@ class Operator(ABC):
         """More lines for `explain`, by name."""
         return {}
 
-    def describe(self, bucket_count: int) -> str:
-        """A description for Spark's plan, as JSON; `running/plan_steps.py` reads it."""
+    def describe(self, bucket_count: int, number: int = 0) -> str:
+        """A description for Spark's plan, as JSON; `running/plan_steps.py` and
+        `running/state_columns.py` read it. `number` distinguishes the operators of a plan."""
         return json.dumps(
             {
+                "number": number,
                 "identity": self.identity,
                 "title": self.title or _readable(self.identity),
                 "buckets": bucket_count,
                 "inputs": {name: spec.keys for name, spec in self.inputs.items()},
                 "tables": self.kept(),
+                "columns": {name: spec.other_columns for name, spec in self.tables.items()},
                 "details": self.details(),
             }
         )
@@ -104,9 +108,10 @@ def run_bucket(
     store: BucketStore,
     rows: Mapping[str, pa.RecordBatch] | None,
     watermark_us: int,
+    generations: Generations = NO_GENERATIONS,
 ) -> pa.RecordBatch:
     """Call an operator once: open the bucket, process rows (None: the timer), write changes."""
-    state = BucketState(operator, bucket_count, store)
+    state = BucketState(operator, bucket_count, store, generations)
     if rows is None:
         state.wake_at(None)
         result = operator.on_timer(state, watermark_us)

@@ -17,8 +17,10 @@ Batches run on `applyInArrow`: all rows of a bucket at once, then the end of tim
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial, reduce
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -33,6 +35,11 @@ from millstream.pipelines.state.operator import OPERATOR, Operator, run_bucket
 from millstream.pipelines.state.page_columns import from_page, narrowed, to_page, widened
 from millstream.pipelines.state.pages import decode_page, encode_page
 from millstream.pipelines.state.seven_bits import from_seven_bits, to_seven_bits
+from millstream.pipelines.state.stored_columns import (
+    GENERATIONS_PROPERTY,
+    NO_GENERATIONS,
+    Generations,
+)
 from millstream.pipelines.state.tables import concat
 from millstream.pipelines.state.trial import MemoryStore
 from millstream.pipelines.workers import freeze_imports, keep_memory
@@ -47,6 +54,7 @@ PACK_BYTES = 64 << 20  # of rows that a task holds before it packs them
 FAR_AWAY = "2262-01-01"  # the last year that nanoseconds reach, in which pandas counts
 STORE_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_numbers = count(1)  # of the operators of this process
 _PACKED = "bucket int, input string, block binary"
 _PACKED_SCHEMA = pa.schema([("bucket", pa.int32()), ("input", pa.string()), ("block", pa.binary())])
 _BLOCK_SCHEMA = pa.schema([("block", pa.binary())])
@@ -92,7 +100,8 @@ def _run_stream(operator: Operator, packed: DataFrame, bucket_count: int) -> Dat
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     check_state_store(packed)
-    description = {OPERATOR: operator.describe(bucket_count)}
+    number = next(_numbers)
+    description = {OPERATOR: operator.describe(bucket_count, number)}
     if operator.by_arrival:
         description[BY_ARRIVAL] = operator.by_arrival
     schema_out = StructType([StructField("block", BinaryType(), metadata=description)])
@@ -104,7 +113,7 @@ def _run_stream(operator: Operator, packed: DataFrame, bucket_count: int) -> Dat
         packed.select("bucket", "input", "block", far, unique)
         .groupBy(col("bucket"))
         .transformWithStateInPandas(
-            BucketProcessor(operator, bucket_count), schema_out, "append", "EventTime"
+            BucketProcessor(operator, bucket_count, number), schema_out, "append", "EventTime"
         )
     )
 
@@ -142,9 +151,10 @@ def _run_whole_bucket(operator: Operator, bucket_count: int, table: pa.Table) ->
 class BucketProcessor(StatefulProcessor):
     """Spark's stateful function: one bucket, one call."""
 
-    def __init__(self, operator: Operator, bucket_count: int) -> None:
+    def __init__(self, operator: Operator, bucket_count: int, number: int) -> None:
         self._operator = operator
         self._bucket_count = bucket_count
+        self._number = number
 
     def init(self, handle: Any) -> None:
         keep_memory()
@@ -182,7 +192,10 @@ class BucketProcessor(StatefulProcessor):
         watermark_ms = timer_values.getCurrentWatermarkInMs()
         watermark_us = watermark_ms * 1000 if watermark_ms > 0 else NO_WATERMARK
         store = SparkStore(self._handle, self._index, self._pages, has_fired=rows is None)
-        result = run_bucket(self._operator, self._bucket_count, store, rows, watermark_us)
+        generations = _generations(self._number)
+        result = run_bucket(
+            self._operator, self._bucket_count, store, rows, watermark_us, generations
+        )
         if result.num_rows:
             yield pd.DataFrame({"block": [encode_page(narrowed(result))]})
 
@@ -226,6 +239,15 @@ class SparkStore:
             self._handle.deleteTimer(_timer_ms(before_us))
         if time_us is not None:
             self._handle.registerTimer(_timer_ms(time_us))
+
+
+def _generations(number: int) -> Generations:
+    """In a task: the generations of the columns of an operator, by its number."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    text = None if context is None else context.getLocalProperty(GENERATIONS_PROPERTY)
+    return json.loads(text).get(str(number), NO_GENERATIONS) if text else NO_GENERATIONS
 
 
 def _timer_ms(time_us: int) -> int:

@@ -65,6 +65,11 @@ class StateTableSpec(NamedTuple):
         return cls(schema, keys, time, by_key, carried)
 
     @property
+    def other_columns(self) -> list[str]:
+        """The columns besides the key and the time: those that may change."""
+        return [name for name in self.schema.names if name not in (*self.keys, self.time)]
+
+    @property
     def page_schema(self) -> pa.Schema:
         return pa.schema([HASH_FIELD, *self.schema])
 

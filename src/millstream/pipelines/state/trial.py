@@ -19,6 +19,7 @@ import pyarrow as pa
 from millstream.pipelines.state.bucket import END_OF_TIME, NO_WATERMARK, Changes
 from millstream.pipelines.state.keys import split_by_bucket, with_hash
 from millstream.pipelines.state.operator import Operator, run_bucket
+from millstream.pipelines.state.stored_columns import NO_GENERATIONS, Generations
 from millstream.pipelines.state.tables import concat
 
 
@@ -53,8 +54,11 @@ class MemoryStore:
 class Trial:
     """A stream of batches through one operator."""
 
-    def __init__(self, operator: Operator, buckets: int = 4) -> None:
+    def __init__(
+        self, operator: Operator, buckets: int = 4, generations: Generations = NO_GENERATIONS
+    ) -> None:
         self.operator: Operator = pickle.loads(pickle.dumps(operator))  # as workers get it
+        self.generations = generations
         self.buckets = [MemoryStore() for _ in range(buckets)]
         self.watermark_us = NO_WATERMARK
 
@@ -79,7 +83,14 @@ class Trial:
         return self.advance(END_OF_TIME)
 
     def _run(self, store: MemoryStore, rows: Mapping[str, pa.RecordBatch] | None) -> pa.RecordBatch:
-        return run_bucket(self.operator, len(self.buckets), store, rows, self.watermark_us)
+        return run_bucket(
+            self.operator,
+            len(self.buckets),
+            store,
+            rows,
+            self.watermark_us,
+            self.generations,
+        )
 
     def _split(
         self, inputs: Mapping[str, pa.RecordBatch]
