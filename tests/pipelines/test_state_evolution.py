@@ -19,12 +19,15 @@ from millstream.pipelines.joins.stream_table import ChangeLog, Enrich
 from millstream.pipelines.joins.table_table import Side, TableJoin
 from millstream.pipelines.joins.weights import WEIGHT_FIELD
 from millstream.pipelines.lateness import Lateness, Stragglers
-from millstream.pipelines.state import InputSpec, Operator
+from millstream.pipelines.state import BucketState, InputSpec, Operator
 from millstream.pipelines.state.pages import StateMismatch
 from millstream.pipelines.state.stored_columns import NO_GENERATIONS, Generations
-from millstream.pipelines.state.trial import Trial
+from millstream.pipelines.state.trial import MemoryStore, Trial
+from millstream.pipelines.views.aggregate import Grouped
+from millstream.pipelines.views.aggregate import Measure as Grouping
 from millstream.pipelines.views.top import TopRows
 from millstream.pipelines.windows.emission import Emit
+from millstream.pipelines.windows.kept import WithLate
 from millstream.pipelines.windows.measures import Measure
 from millstream.pipelines.windows.parts import Measure as PartMeasure
 from millstream.pipelines.windows.revisions import RevisedWindows
@@ -116,6 +119,57 @@ def test_aggregate_may_be_added_over_a_column_that_was_stored() -> None:
     other = sliding(fields, [Measure("fees", "sum", "fee")])
     with pytest.raises(StateMismatch, match="fee in addition"):
         continued(other, begun()).feed({"events": rows(fields, payment(2, 101))})
+
+
+@pytest.mark.parametrize("later", ["otherwise", None])
+def test_expression_is_found_under_the_name_of_an_earlier_version(later: str | None) -> None:
+    """Also once it is written in another way, which an earlier version would have named so."""
+    schema = [*PAYMENTS, ("earlier", pa.float64())]
+    trial = Trial(sliding(schema, [Measure("twice", "sum", "earlier")]))
+    trial.feed({"events": rows(schema, payment(1, 100) | {"earlier": 2.0})}, 95 * SECOND)
+    schema = [*PAYMENTS, ("doubled", pa.float64())]
+    for number, earlier in enumerate(["earlier", later], 2):
+        twice = Measure("twice", "sum", "doubled", earlier=earlier)
+        trial = continued(sliding(schema, [twice]), trial)
+        trial.feed({"events": rows(schema, payment(number, 101) | {"doubled": 3.0})})
+    assert [it["twice"] for it in finals(trial.finish())] == [2.0, 8.0, 8.0]
+    with pytest.raises(StateMismatch, match="doubled in addition"):
+        continued(sliding(schema, [Measure("twice", "sum", "doubled")]), begun()).finish()
+
+
+def test_windows_and_views_go_on_under_the_identity_of_an_earlier_version() -> None:
+    payments = pa.schema(PAYMENTS)
+    window = [pa.field("window_start", TIME), pa.field("window_end", TIME)]
+    windowed = pa.schema([*payments, *window, pa.field("_now", TIME), pa.field("_time", TIME)])
+    lateness = Lateness("correct", SECOND)
+
+    def operators(column: str, earlier: str) -> list[Operator]:
+        schema = windowed.set(2, pa.field(column, pa.float64()))
+        spent = [Measure("spent", "sum", column, earlier=earlier)]
+        grouped = [Grouping("spent", "sum", "_0", column, earlier)]
+        weighted = pa.schema([("card", pa.string()), ("_0", pa.float64()), WEIGHT_FIELD])
+        windows = RevisedWindows(schema, ["card"], spent, lateness, "tumbling 1 hour")
+        return [
+            windows,
+            RevisedSessions(schema, ["card"], spent, SECOND, lateness),
+            WithLate(windows, pa.struct([("id", pa.int64())])),
+            Grouped(weighted, ["card"], grouped),
+        ]
+
+    for old, new, other in zip(
+        operators("written", ""),
+        operators("analyzed", "written"),
+        operators("analyzed", "otherwise"),
+        strict=True,
+    ):
+        store = MemoryStore()
+        state = BucketState(old, 4, store)
+        state.advance("late", 1)
+        state.finish(0)
+        with pytest.raises(StateMismatch, match="other settings"):
+            BucketState(other, 4, store)
+        BucketState(new, 4, store).finish(0)
+        BucketState(other, 4, store)
 
 
 def test_type_of_a_column_and_length_of_a_window_may_not_change() -> None:

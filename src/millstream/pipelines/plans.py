@@ -27,6 +27,13 @@ class BucketedOperator(NamedTuple):
     columns: Mapping[str, Sequence[str]]  # of its tables, besides the key and the time
 
 
+class Expression(NamedTuple):
+    """An expression of a frame's columns."""
+
+    text: str  # as SQL, the same in every session
+    column: str | None  # if it is nothing but a column: its name
+
+
 def analyzed(frame: DataFrame) -> Any:
     """The plan of a frame as Spark has understood it, a Java object."""
     return frame._jdf.queryExecution().analyzed()
@@ -34,8 +41,15 @@ def analyzed(frame: DataFrame) -> Any:
 
 def expression_text(frame: DataFrame, column: Column) -> str:
     """An expression of a frame's columns as SQL, the same in every session."""
+    return analyzed_expression(frame, column).text
+
+
+def analyzed_expression(frame: DataFrame, column: Column) -> Expression:
+    """An expression of a frame's columns as Spark has understood it."""
     (alias,) = items(analyzed(frame.select(column.alias("it"))).projectList())
-    return str(alias.child().sql())
+    child = alias.child()
+    is_column = str(child.nodeName()) == "AttributeReference"
+    return Expression(str(child.sql()), str(child.name()) if is_column else None)
 
 
 def streaming_operators(plan: Any) -> set[str]:

@@ -97,7 +97,7 @@ def test_column_added_to_state_that_has_no_list_of_dropped_ones_is_refused() -> 
     index = json.loads(bytes(unseal(INDEX_MAGIC, store.index)))
     assert index["tables"]["held"].pop("dropped") == ["value"]
     store.index = seal(INDEX_MAGIC, json.dumps(index).encode())
-    with pytest.raises(StateMismatch, match=r"an earlier Millstream .* Run at least one batch"):
+    with pytest.raises(StateMismatch, match=r"earlier version .* Run at least one batch"):
         BucketState(holder(), 4, store)
     assert values(BucketState(holder(), 4, store, RETURNED)) == [None]
 

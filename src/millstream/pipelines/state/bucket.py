@@ -67,6 +67,7 @@ class StateSpec(Protocol):
     """The part of an operator that its state depends on."""
 
     identity: str  # the settings that the content of the state depends on
+    earlier: tuple[str, ...]  # the identities that earlier versions gave the same settings
     inputs: Mapping[str, InputSpec]
     tables: Mapping[str, StateTableSpec]
 
@@ -205,7 +206,8 @@ class BucketState:
                 "tables": {},
             }
         index: dict[str, Any] = json.loads(bytes(unseal(INDEX_MAGIC, blob)))
-        check_same("settings", index["identity"], self._spec.identity)
+        if index["identity"] not in self._spec.earlier:
+            check_same("settings", index["identity"], self._spec.identity)
         check_same("number of buckets", index["buckets"], self._bucket_count)
         check_same("keys", index["keys"], _input_keys(self._spec))
         return index

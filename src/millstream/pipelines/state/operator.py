@@ -45,6 +45,7 @@ class Operator(ABC):
     """One stateful step of a stream. Instances are pickled for Spark's workers."""
 
     identity: str  # the settings that the content of the state depends on; others are refused
+    earlier: tuple[str, ...] = ()  # the identities that earlier versions gave the same settings
     title: str = ""  # shown to users instead of the identity
     by_arrival: str = ""  # its function, if its results depend on when rows arrive
     inputs: Mapping[str, InputSpec]

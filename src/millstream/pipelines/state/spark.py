@@ -151,7 +151,7 @@ def _run_whole_bucket(operator: Operator, bucket_count: int, table: pa.Table) ->
 class BucketProcessor(StatefulProcessor):
     """Spark's stateful function: one bucket, one call."""
 
-    def __init__(self, operator: Operator, bucket_count: int, number: int) -> None:
+    def __init__(self, operator: Operator, bucket_count: int, number: int = 0) -> None:
         self._operator = operator
         self._bucket_count = bucket_count
         self._number = number

@@ -11,6 +11,8 @@ pipeline gets a new number, from the driver, which all buckets get with every ca
 before have no column of this name, whether they were rewritten since or not, so it is null in their
 rows.
 
+A column that an earlier version stored by another name keeps that name in its table.
+
 Streams that are started without a pipeline have no generations. For these, the index of a bucket
 lists the columns that were dropped, and state is refused if one of them comes back.
 """
@@ -49,7 +51,7 @@ class StoredColumns:
         self._table = table
         self._spec = spec
         self._generations = generations
-        self._names = {name: self._stored_name(name) for name in spec.schema.names}
+        self._names = {name: self._stored_name(name, listed) for name in spec.schema.names}
         if len({*self._names.values()}) < len(self._names):
             raise StateMismatch(
                 f"two columns of {table} would be stored under one name: "
@@ -69,6 +71,11 @@ class StoredColumns:
         return {
             "columns": {field.name: str(field.type) for field in self._schema},
             "dropped": self._dropped,
+            "renamed": {
+                column: name
+                for column, name in self._names.items()
+                if column != name and not self._generations.get(column)
+            },
             "keys": list(self._spec.keys),
             "time": self._spec.time,
         }
@@ -81,9 +88,15 @@ class StoredColumns:
         rows = from_page(page, self._schema, self._spec.keys)
         return rows.rename_columns([HASH, *self._spec.schema.names])
 
-    def _stored_name(self, column: str) -> str:
+    def _stored_name(self, column: str, listed: Mapping[str, Any] | None) -> str:
         generation = self._generations.get(column, 0)
-        return f"{column}#{generation}" if generation else column
+        if generation:
+            return f"{column}#{generation}"
+        if listed is not None and column not in listed["columns"]:
+            earlier = [listed.get("renamed", {}).get(column)]
+            earlier += [name for renamed, name in self._spec.earlier if renamed == column]
+            return next((name for name in earlier if name in listed["columns"]), column)
+        return column
 
     def _check(self, listed: Mapping[str, Any]) -> None:
         check_same(f"keys of {self._table}", listed["keys"], list(self._spec.keys))
@@ -102,8 +115,8 @@ class StoredColumns:
         if self._names[column] in listed.get("dropped", ()):
             raise StateMismatch(
                 f"column {column} was removed from the stored {self._table} and has come back: "
-                "rows of before have its values only in part. Add it under another name, or use a "
-                "new checkpoint, which computes the state from the beginning"
+                "only some of the older rows still have its values. Add it under another name, or "
+                "use a new checkpoint, which computes the state from the beginning"
             )
         if column not in self._spec.carried:
             others = [it for it in columns if it != column and not it.startswith(f"{column}#")]
@@ -111,8 +124,8 @@ class StoredColumns:
             check_same(f"columns of {self._table}", stored, f"{column} in addition")
         if "dropped" not in listed and not self._generations.get(column):
             raise StateMismatch(
-                f"column {column} is new in the stored {self._table}, which an earlier Millstream "
-                "wrote, and that did not record whether it was removed before. Run at least one "
-                "batch without the column and then add it, or use a new checkpoint, which computes "
-                "the state from the beginning"
+                f"column {column} is new in the stored {self._table}. An earlier version of "
+                "Millstream wrote these, and did not record whether the column was removed before. "
+                "Run at least one batch without the column and then add it, or use a new "
+                "checkpoint, which computes the state from the beginning"
             )

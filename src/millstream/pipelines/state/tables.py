@@ -41,7 +41,7 @@ class StateTableSpec(NamedTuple):
 
     A table `by_key` may be larger than memory: it is a `KeyedTable`, which its operator merges. The
     operator does not compute with columns in `carried`: they may be added later, and are null in
-    older rows.
+    older rows. `earlier` are columns with the names that earlier versions stored them by.
     """
 
     schema: pa.Schema
@@ -49,6 +49,7 @@ class StateTableSpec(NamedTuple):
     time: str | None
     by_key: bool = False
     carried: frozenset[str] = frozenset()
+    earlier: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def carrying(
@@ -59,10 +60,11 @@ class StateTableSpec(NamedTuple):
         *,
         used: Iterable[str | None] = (),
         by_key: bool = False,
+        earlier: Iterable[tuple[str, str]] = (),
     ) -> StateTableSpec:
         """A table whose columns are carried, except for the key, the time and those in `used`."""
         carried = frozenset(schema.names) - {*keys, time, *used}
-        return cls(schema, keys, time, by_key, carried)
+        return cls(schema, keys, time, by_key, carried, tuple(earlier))
 
     @property
     def other_columns(self) -> list[str]:

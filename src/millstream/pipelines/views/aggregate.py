@@ -15,7 +15,7 @@ Types are those of Spark. A sum that does not fit is an error, as in Spark's ANS
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -45,7 +45,8 @@ from millstream.pipelines.views.sums import (
     sums_type,
 )
 from millstream.pipelines.views.weights import with_weights
-from millstream.pipelines.windows.aggregates import DISTINCT, Given, parse_aggregates
+from millstream.pipelines.windows.aggregates import DISTINCT, Aggregate, Given, parse_aggregates
+from millstream.pipelines.windows.measures import expression_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -62,7 +63,8 @@ class Measure(NamedTuple):
     name: str
     kind: str
     of: str | None
-    expression: str = ""  # that the column has the values of, as the user wrote it
+    expression: str = ""  # that the column has the values of
+    earlier: str = ""  # the same, as earlier versions named it
 
 
 class Grouped(Operator):
@@ -73,11 +75,9 @@ class Grouped(Operator):
     ) -> None:
         self._keys = tuple(keys)
         self._measures = tuple(measures)
-        shown = (
-            ", ".join(f"{it.kind}({it.expression or it.of or '*'})" for it in measures)
-            or "distinct"
-        )
-        self.identity = f"groups by {', '.join(keys)}: {shown}"
+        groups = f"groups by {', '.join(keys)}"
+        self.identity = f"{groups}: {_shown((it, it.expression) for it in measures)}"
+        self.earlier = (f"{groups}: {_shown((it, it.earlier) for it in measures)}",)
         used = dict.fromkeys(it.of for it in measures if it.of is not None)
         kinds = {name: schema.field(name).type for name in used}
         self._counted = [it for it in used if any(_counts(m, kinds[it]) for m in self._of(it))]
@@ -264,6 +264,11 @@ def _values(column: str) -> str:
     return f"values {column}"
 
 
+def _shown(expressions: Iterable[tuple[Measure, str]]) -> str:
+    shown = (f"{it.kind}({expression or it.of or '*'})" for it, expression in expressions)
+    return ", ".join(shown) or "distinct"
+
+
 def aggregate(
     frame: DataFrame,
     *,
@@ -276,8 +281,6 @@ def aggregate(
     An aggregate is one call: `spent="sum(price * quantity)"`, `n="count(*)"`. Compute with results
     behind it. Raises `ConfigError` before anything runs.
     """
-    from pyspark.sql.functions import expr
-
     if not aggregates:
         raise ConfigError('name the results: aggregate(frame, key="user", n="count(*)")')
     found = parse_aggregates(aggregates, KINDS)
@@ -285,23 +288,33 @@ def aggregate(
     for name in found:
         if name in keys or name == WEIGHT:
             raise ConfigError(f"the result would have two columns {name}: rename one")
-    arguments: dict[str, Column] = {}
-    measures = []
-    for name, it in found.items():
-        of = None
-        if it.of is not None:
-            argument = expr(it.of) if isinstance(it.of, str) else it.of
-            of = str(it.of)
-            arguments[of] = argument
-        measures.append(Measure(name, it.kind, of, of or ""))
-    placed = {of: f"_{place}" for place, of in enumerate(arguments)}
+    measures, arguments = _measures(frame, found)
     selected = frame.select(
-        *map(as_column, keys),
-        *(argument.alias(placed[of]) for of, argument in arguments.items()),
-        WEIGHT,
+        *map(as_column, keys), *(it.alias(name) for name, it in arguments.items()), WEIGHT
     )
-    named = [it._replace(of=placed[it.of]) if it.of is not None else it for it in measures]
-    return _run(selected, keys, named, buckets)
+    return _run(selected, keys, measures, buckets)
+
+
+def _measures(
+    frame: DataFrame, aggregates: Mapping[str, Aggregate]
+) -> tuple[list[Measure], dict[str, Column]]:
+    """The measures, and their arguments by the name of a column: one for each expression."""
+    from pyspark.sql.functions import expr
+
+    arguments: dict[str, Column] = {}
+    places: dict[str, str] = {}
+    measures = []
+    for name, it in aggregates.items():
+        if it.of is None:
+            measures.append(Measure(name, it.kind, None))
+            continue
+        text = expression_of(frame, it.of).text
+        place = places.setdefault(text, f"_{len(places)}")
+        arguments[place] = expr(it.of) if isinstance(it.of, str) else it.of
+        measures.append(Measure(name, it.kind, place, text, str(it.of)))
+    if len({it.earlier for it in measures if it.of}) != len(places):  # of other columns
+        measures = [it._replace(earlier=it.expression) for it in measures]
+    return measures, arguments
 
 
 def distinct(

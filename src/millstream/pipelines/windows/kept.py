@@ -46,6 +46,7 @@ class WithLate(Operator):
     def __init__(self, inner: Operator, late: pa.DataType) -> None:
         (spec,) = inner.inputs.values()
         self.identity = inner.identity
+        self.earlier = inner.earlier
         self.title = inner.title
         self.inputs = {_ROWS: InputSpec(spec.schema.append(pa.field(_LATE, late)), spec.keys)}
         self.tables = inner.tables

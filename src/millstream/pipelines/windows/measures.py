@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from millstream.errors import ConfigError
+from millstream.pipelines.plans import Expression, analyzed_expression
 from millstream.pipelines.windows.aggregates import Aggregate
 from millstream.pipelines.windows.ranges import result_type
 
@@ -27,6 +28,7 @@ class Measure(NamedTuple):
     kind: str
     column: str | None
     fraction: float = 0.5
+    earlier: str | None = None  # the name that earlier versions gave the column
 
     def type_in(self, schema: pa.Schema) -> pa.DataType:
         """The type of its result; raises `TypeError` if the column cannot be aggregated."""
@@ -35,28 +37,43 @@ class Measure(NamedTuple):
 
 
 def measured_columns(
-    aggregates: Mapping[str, Aggregate], known: Sequence[str] = ()
+    frame: DataFrame, aggregates: Mapping[str, Aggregate], known: Sequence[str] = ()
 ) -> tuple[list[Measure], list[Column]]:
-    """The measures, and the columns that must be added to rows for them: one for each expression
-    that is not a column."""
+    """The measures, and the columns that must be added to rows of the frame for them: one for each
+    expression that is not a column in `known`."""
     from pyspark.sql.functions import expr
 
     measures: list[Measure] = []
     columns: dict[str, Column] = {}
     for name, it in aggregates.items():
-        column = it.of if isinstance(it.of, str) and it.of in known else None
-        if it.of is not None and column is None:
-            column = measured_name(it.of)
+        column, earlier = None, None
+        if it.of is not None:
             of = expr(it.of) if isinstance(it.of, str) else it.of
-            columns[column] = of.alias(column)
-        measures.append(Measure(name, it.kind, column, it.fraction))
+            found = expression_of(frame, it.of)
+            if found.column in known:
+                column = found.column
+            else:
+                column, earlier = measured_name(found.text), measured_name(str(it.of))
+                columns[column] = of.alias(column)
+        measures.append(Measure(name, it.kind, column, it.fraction, earlier))
     return measures, list(columns.values())
 
 
-def measured_name(expression: str | Column) -> str:
+def expression_of(frame: DataFrame, of: str | Column) -> Expression:
+    """The expression that is aggregated. Of a stream, state is named by it, so it is the same
+    however it was written: as text, or as a Column, which PySpark prints in its own way."""
+    from pyspark.sql.functions import expr
+
+    if frame.isStreaming:
+        return analyzed_expression(frame, expr(of) if isinstance(of, str) else of)
+    text = str(of)  # sessions of Spark Connect have no analyzed plan here
+    return Expression(text, text if isinstance(of, str) and of in frame.columns else None)
+
+
+def measured_name(text: str) -> str:
     """The column of an expression. State stores it by this name, so that a pipeline whose
-    expression has changed does not add up values of both."""
-    text = str(expression)
+    expression has changed does not add up values of both. Earlier versions made it of the text or
+    the printed Column, as the user wrote it."""
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     return f"_measured_{_NO_WORD.sub('_', text)[:READABLE_MAX]}_{digest}"
 
@@ -65,7 +82,7 @@ def add_measured(
     frame: DataFrame, aggregates: Mapping[str, Aggregate]
 ) -> tuple[DataFrame, list[Measure]]:
     """The frame with a column for each expression that is aggregated, if it has none yet."""
-    measures, columns = measured_columns(aggregates, frame.columns)
+    measures, columns = measured_columns(frame, aggregates, frame.columns)
     return (frame.select("*", *columns) if columns else frame), measures
 
 

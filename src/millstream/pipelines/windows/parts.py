@@ -9,7 +9,7 @@ added in the order of arrival, as in Spark.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -43,8 +43,8 @@ class Parts:
         self.results_type = pa.struct(self.results)
         # For an identity: a sum and a maximum of one name are kept in columns that look the same,
         # and so are sums of two expressions.
-        shown = (f"{it.name}={it.kind}({it.column or '*'})" for it in measures)
-        self.kinds = ", ".join(sorted(shown))
+        self.kinds = _kinds((it, it.column) for it in measures)
+        self.earlier_kinds = _kinds((it, it.earlier or it.column) for it in measures)
 
     def of_rows(
         self, rows: pa.RecordBatch, order: Numbers, first: Numbers, end: Numbers
@@ -84,6 +84,10 @@ class Parts:
         ]
 
 
+def _kinds(columns: Iterable[tuple[Measure, str | None]]) -> str:
+    return ", ".join(sorted(f"{it.name}={it.kind}({column or '*'})" for it, column in columns))
+
+
 def _average(sums: pa.Array, counts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Null where the count is 0."""
     if not pa.types.is_decimal128(kind):
@@ -99,7 +103,7 @@ def _part_name(measure: Measure, part: str) -> str:
 
 
 def _parts_of(measure: Measure, schema: pa.Schema) -> list[Part]:
-    name, kind, column, _ = measure
+    name, kind, column = measure.name, measure.kind, measure.column
     if kind != "avg":
         adding = "sum" if kind == "count" else kind
         return [Part(name, kind, column, adding, measure.type_in(schema))]

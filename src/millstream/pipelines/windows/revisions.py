@@ -79,7 +79,9 @@ class RevisedWindows(Operator):
     ) -> None:
         self._group = (*keys, START, END)
         self._parts = Parts(schema, measures)
-        self.identity = f"revised windows, {label} by {time}, {self._parts.kinds}"
+        windows = f"revised windows, {label} by {time}"
+        self.identity = f"{windows}, {self._parts.kinds}"
+        self.earlier = (f"{windows}, {self._parts.earlier_kinds}",)
         self.title = f"{label} windows with several results"
         self._lateness = lateness
         self._every_us = every_us
@@ -230,7 +232,7 @@ def windows_operator(window: WindowSpec, frame: DataFrame) -> tuple[list[Column]
     from pyspark.sql.functions import col, current_timestamp
 
     keys, time = window.key_names(frame), window.time_name(frame)
-    measures, measured = measured_columns(window.addable)
+    measures, measured = measured_columns(frame, window.addable)
     columns = [
         *(as_column(it).alias(name) for it, name in zip(window.keys, keys, strict=True)),
         *(col(name).alias(name, metadata={}) for name in (START, END)),

@@ -96,9 +96,10 @@ class RevisedSessions(Operator):
         every_us: int | None = None,
     ) -> None:
         self._parts = Parts(schema, measures)
-        self.identity = f"revised sessions of {gap_us} us by {time}, {self._parts.kinds}"
-        if lateness.corrects:
-            self.identity += ", corrected"
+        sessions = f"revised sessions of {gap_us} us by {time}"
+        corrected = ", corrected" if lateness.corrects else ""
+        self.identity = f"{sessions}, {self._parts.kinds}{corrected}"
+        self.earlier = (f"{sessions}, {self._parts.earlier_kinds}{corrected}",)
         self.title = f"sessions of {duration_text(gap_us)} with several results"
         self._keys = tuple(keys)
         self._gap_us = gap_us
@@ -308,7 +309,7 @@ def sessions_operator(window: WindowSpec, frame: DataFrame) -> tuple[list[Column
     assert isinstance(window.kind, Session)
     gap_us = window.kind.gap_us
     keys, time = window.key_names(frame), window.time_name(frame)
-    measures, measured = measured_columns(window.addable)
+    measures, measured = measured_columns(frame, window.addable)
     columns = [
         *(as_column(it).alias(name) for it, name in zip(window.keys, keys, strict=True)),
         as_column(window.time).alias(TIME, metadata={}),

@@ -75,7 +75,10 @@ class SlidingWindow(Operator):
         self.title = f"sliding window of {duration_text(interval_us)}"
         self.inputs = {EVENTS: InputSpec(schema, tuple(keys))}
         used = [NOW, *(it.column for it in measures)]
-        self.tables = {EVENTS: StateTableSpec.carrying(schema, tuple(keys), time, used=used)}
+        earlier = [(it.column, it.earlier) for it in measures if it.column and it.earlier]
+        self.tables = {
+            EVENTS: StateTableSpec.carrying(schema, tuple(keys), time, used=used, earlier=earlier)
+        }
         if emit.emission == "every":
             shown = pa.schema([pa.field(_SHOWN, schema.field(NOW).type)])
             self.tables[_SHOWN] = StateTableSpec(shown, (), _SHOWN)
