@@ -203,7 +203,7 @@ class Checkpoint:
         done = self.last_completed_batch()
         known = StateColumns.of_json(owner.get(COLUMNS))
         columns = known.from_batch(0 if done is None else done + 1, operators)
-        if columns is not known:
+        if columns != known:
             self._write(OWNER_FILE, json.dumps(owner | {COLUMNS: columns.to_json()}))
         return columns.of_operators(operators)
 
