@@ -37,6 +37,14 @@ def connect(
             help="Fill a second target from the beginning of the topics, switch to it, and exit.",
         ),
     ] = False,
+    allow_partial: Annotated[
+        bool,
+        typer.Option(
+            "--allow-partial",
+            help="Fill a new target also from topics that have lost records at their beginning. "
+            "Default: `allow_partial` of the file.",
+        ),
+    ] = False,
     broker: Annotated[
         str | None,
         typer.Option(
@@ -70,6 +78,7 @@ def connect(
     given: dict[str, Any] = {
         "broker": broker,
         "to": to,
+        "allow_partial": allow_partial or None,
         "client_config": client_config and client_config.absolute(),
     }
     run_sink(load_config(file, given), once=once, rebuild=rebuild, as_json=as_json)

@@ -19,7 +19,7 @@ import duckdb
 import psycopg
 import pytest
 import redis as redis_client
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -68,6 +68,11 @@ class Log:
         resource = ConfigResource(ConfigResource.Type.TOPIC, self.topic)
         resource.add_incremental_config(entry)
         self.admin.incremental_alter_configs([resource])[resource].result(60)
+
+    def delete_before(self, offset: int) -> None:
+        """Records of partition 0, as retention does it."""
+        place = TopicPartition(self.topic, 0, offset)
+        self.admin.delete_records([place])[place].result(60)
 
     def recreate(self) -> None:
         self.admin.delete_topics([self.topic])[self.topic].result(60)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,13 +13,15 @@ from millstream.client.cluster import Cluster
 from millstream.connect.sinks import BadRecordFound, OutOfStep, SinkConfig, SinkRunner
 from millstream.connect.sinks.opening import open_sink
 from millstream.connect.sinks.positions import Place, Position, PositionMoved
-from millstream.connect.sinks.reading import stable_end
+from millstream.connect.sinks.reading import stable_end, timestamp_at
 from millstream.connect.sinks.sink import Sink, Write
+from millstream.testing.pytest_plugin import SharedBroker
 from tests.connect.sinks.conftest import TRUNCATE, Derived, Log, delete_row, set_row, wait_for
 from tests.peers.patience import PATIENCE_SECONDS
 
 # All targets do all of this in `make test-all`; one that is a file and one that is a server always.
 pytestmark = pytest.mark.slow_with("fts5", "redis", "duckdb", "delta", "parquet")
+OTHERS = {"table": "others"}
 
 
 def run_once(config: SinkConfig) -> SinkRunner:
@@ -226,15 +229,11 @@ def test_older_copy_of_a_target_catches_up(derived: Derived, log: Log) -> None:
 
 
 def test_records_deleted_before_they_were_applied_stop_the_sink(derived: Derived, log: Log) -> None:
-    from confluent_kafka import TopicPartition
-
     config = derived.config(log)
     log.put((1, "one"))
     run_once(config)
     log.put((2, "two"), (3, "three"))
-    log.admin.delete_records([TopicPartition(log.topic, 0, 3)])[
-        TopicPartition(log.topic, 0, 3)
-    ].result(60)
+    log.delete_before(3)
     log.put((4, "four"))
     with pytest.raises(OutOfStep, match="at offset 1, and the log has offsets 3 to 4"):
         run_once(config)
@@ -315,7 +314,7 @@ def test_tombstones_that_compaction_may_have_removed_stop_the_sink(
     log.set("delete.retention.ms", "86400000")
     with open_sink(config) as sink:
         sink.open()
-        written = sink.written_at()
+        written = sink.written_at(sink.targets[0])
     assert written is not None
     assert abs(time.time() - written) < PATIENCE_SECONDS
     log.set("delete.retention.ms", "1")
@@ -323,6 +322,71 @@ def test_tombstones_that_compaction_may_have_removed_stop_the_sink(
         run_once(config)
     SinkRunner(config).rebuild()
     assert derived.rows() == {1: "one", 2: "two"}
+
+
+def test_write_of_one_topic_does_not_renew_the_time_of_another(
+    derived: Derived, log: Log, millstream: SharedBroker
+) -> None:
+    """So that tombstones of a topic that was left out for a while are missed."""
+    other = Log(log.bootstrap, millstream.unique_topic("shop.others"))
+    log.put((1, "one"))
+    other.put((2, "two"))
+    config = derived.config(log)
+    both = replace(config, topics=(*config.topics, *derived.config(other, topic=OTHERS).topics))
+    run_once(both)
+    with open_sink(both) as sink:
+        sink.open()
+        here, there = sink.targets
+        first = sink.written_at(there)
+
+    def writes_are_apart() -> bool:
+        log.put((1, "again"))
+        run_once(config)
+        with open_sink(both) as sink:
+            sink.open()
+            assert sink.written_at(there) == first
+            return sink.written_at(here) != first
+
+    wait_for(writes_are_apart)
+
+
+def test_position_identifies_the_record_before_it(derived: Derived, log: Log) -> None:
+    log.put((1, "one"), (2, "two"))
+    run_once(derived.config(log))
+    with open_sink(derived.config(log)) as sink, Cluster(log.bootstrap) as cluster:
+        sink.open()
+        place = Place(log.topic, 0)
+        found = sink.positions()[place]
+        assert (found.offset, found.epoch) == (
+            2,
+            cluster.topic(log.topic).partitions[0].leader_epoch,
+        )
+        assert found.timestamp == timestamp_at(cluster, place, 1) > 0
+
+
+def test_target_that_is_filled_from_a_shortened_log_is_refused(derived: Derived, log: Log) -> None:
+    log.put((1, "one"), (2, "two"))
+    log.delete_before(1)
+    with pytest.raises(OutOfStep, match=r"begins at offset 1.*resnapshot.*--allow-partial"):
+        run_once(derived.config(log))
+    run_once(derived.config(log, allow_partial=True))
+    assert derived.rows() == {2: "two"}
+    log.put((3, "three"))
+    run_once(derived.config(log))  # it has a position now
+    with pytest.raises(OutOfStep, match="begins at offset 1"):
+        SinkRunner(derived.config(log)).rebuild()
+    assert derived.rows() == {2: "two", 3: "three"}
+    SinkRunner(derived.config(log, topic={"allow_partial": True})).rebuild()
+    assert derived.rows() == {2: "two", 3: "three"}
+
+
+def test_compacted_log_may_begin_later(derived: Derived, log: Log) -> None:
+    """Records of rows that changed since are superfluous."""
+    log.put((1, "one"), (1, "uno"))
+    log.delete_before(1)
+    log.set("cleanup.policy", "compact")
+    run_once(derived.config(log))
+    assert derived.rows() == {1: "uno"}
 
 
 def test_target_that_was_in_step_all_the_time_continues(derived: Derived, log: Log) -> None:
@@ -338,8 +402,9 @@ def test_target_that_was_in_step_all_the_time_continues(derived: Derived, log: L
     try:
         with open_sink(config) as sink:
             sink.open()
-            first = sink.written_at()
-            wait_for(lambda: sink.written_at() != first)
+            (target,) = sink.targets
+            first = sink.written_at(target)
+            wait_for(lambda: sink.written_at(target) != first)
             assert sink.positions()[Place(log.topic, 0)].offset == 1
         log.put((2, "two"))
         wait_for(lambda: _rows(derived) == {1: "one", 2: "two"})

@@ -32,7 +32,7 @@ class Plain(Sink):
 
     def apply(self, write: Write) -> None: ...
 
-    def written_at(self) -> float | None:
+    def written_at(self, target: Target) -> float | None:
         return None
 
     def rows(self, target: Target) -> Iterator[tuple[str, Row]]:

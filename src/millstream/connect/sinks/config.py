@@ -5,6 +5,8 @@
     to = "sqlite:///shop.db"                 # see below
     format = "debezium"                      # or "json"; also per topic
     bad_records = "deadletter"               # or "drop" or "fail"; also per topic
+    allow_partial = false                    # true: topics may have lost their beginning; also per
+                                             # topic
     registry = "http://127.0.0.1:8081"       # a schema registry, if records are Avro
     registry_user_info = "user:password"
     client_config = "client.properties"      # a Kafka client's settings; relative to this file
@@ -44,11 +46,12 @@ from millstream.partitions import DEAD_LETTER_PREFIX
 BAD_RECORDS = ("deadletter", "drop", "fail")
 PATIENCE_SECONDS = 300.0
 _NAMES = (
-    "name", "broker", "to", "format", "bad_records", "registry", "registry_user_info",
-    "pause_seconds", "patience_seconds", "topics", "kafka", "client_config",
+    "name", "broker", "to", "format", "bad_records", "allow_partial", "registry",
+    "registry_user_info", "pause_seconds", "patience_seconds", "topics", "kafka", "client_config",
 )  # fmt: skip
 _TOPIC_NAMES = (
-    "table", "key", "columns", "fields", "stored", "format", "bad_records", "dead_letters",
+    "table", "key", "columns", "fields", "stored", "format", "bad_records", "allow_partial",
+    "dead_letters",
 )  # fmt: skip
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}")
 
@@ -66,6 +69,7 @@ class TopicConfig:
     format: Format = "debezium"
     bad_records: str = "deadletter"
     dead_letters: str = ""
+    allow_partial: bool = False  # fill the target also from a log that has lost its beginning
 
     def __post_init__(self) -> None:
         if isinstance(self.key, str):
@@ -145,7 +149,9 @@ def parse_config(
         isinstance(it, Mapping) for it in topics.values()
     ):
         raise ConfigError(f'{where}: topics must be tables: [topics."name"]')
-    shared = {name: given[name] for name in ("format", "bad_records") if name in given}
+    shared = {
+        name: given[name] for name in ("format", "bad_records", "allow_partial") if name in given
+    }
     pause = None if "pause_seconds" not in given else _seconds(given, "pause_seconds", where)
     return SinkConfig(
         name=given["name"],
@@ -197,6 +203,8 @@ def _parse_topic(topic: str, given: Mapping[str, Any], where: str) -> TopicConfi
     for name in ("table", "columns", "format", "bad_records", "dead_letters"):
         if name in given and not isinstance(given[name], str):
             raise ConfigError(f"{where}: {name} must be a string")
+    if not isinstance(given.get("allow_partial", False), bool):
+        raise ConfigError(f"{where}: allow_partial must be true or false")
     return TopicConfig(
         topic=topic,
         table=given.get("table", ""),
@@ -207,6 +215,7 @@ def _parse_topic(topic: str, given: Mapping[str, Any], where: str) -> TopicConfi
         format=cast(Format, given.get("format", "debezium")),
         bad_records=given.get("bad_records", "deadletter"),
         dead_letters=given.get("dead_letters", ""),
+        allow_partial=given.get("allow_partial", False),
     )
 
 

@@ -8,6 +8,8 @@ commits that begin at the same version replace the same number, the second one f
 
     millstream/SINK/TOPIC/partitions   how many partitions have a position
     millstream/SINK/TOPIC/0            the next offset of partition 0
+    millstream/SINK/TOPIC/epoch/0      the leader epoch of the record before this offset
+    millstream/SINK/TOPIC/timestamp/0  the timestamp of this record, in milliseconds
     millstream/SINK/TOPIC/id/0, id/1   the halves of the topic's id
     millstream/SINK/TOPIC/written_at   the time of the last commit, in milliseconds
 
@@ -33,7 +35,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.connect.sinks.changes import Key, Row, keyed
-from millstream.connect.sinks.positions import Place, Position, PositionMoved, Step, check_steps
+from millstream.connect.sinks.positions import (
+    UNKNOWN,
+    Place,
+    Position,
+    PositionMoved,
+    Step,
+    check_steps,
+)
 from millstream.connect.sinks.sink import REBUILD_SUFFIX, Part, Sink, SinkUnavailable, Target, Write
 from millstream.connect.sinks.sqlite import layouts_of
 from millstream.connect.tables.rows import make_ready
@@ -80,13 +89,11 @@ class DeltaSink(Sink):
                 if steps:
                     self._apply(target, steps, write.parts.get(target.topic))
 
-    def written_at(self) -> float | None:
-        times = []
+    def written_at(self, target: Target) -> float | None:
         with self._reporting():
-            for target in self.targets:
-                name = self._number(target, "written_at")
-                times.append(self._load(target).transaction_version(name))
-        return max((it / 1000 for it in times if it is not None), default=None)
+            table = self._load(target)
+            found = table.transaction_version(self._number(target, "written_at"))
+        return None if found is None else found / 1000
 
     def stored_rows(self, target: Target, keys: Sequence[Key]) -> dict[Key, Row]:
         from millstream.connect.sinks.columns import to_json, typed_keys
@@ -243,11 +250,14 @@ class DeltaSink(Sink):
         if count is None or high is None or low is None:
             return {}
         topic_id = str(uuid.UUID(int=(high % _HALF) * _HALF + low % _HALF))
-        return {
-            Place(target.topic, partition): Position(topic_id, offset)
-            for partition in range(count)
-            if (offset := number(partition)) is not None and offset >= 0
-        }
+        found = {}
+        for partition in range(count):
+            offset = number(partition)
+            if offset is not None and offset >= 0:
+                before = [number(f"{it}/{partition}") for it in ("epoch", "timestamp")]
+                numbers = [UNKNOWN if it is None else it for it in before]
+                found[Place(target.topic, partition)] = Position(topic_id, offset, *numbers)
+        return found
 
     def _origin(self, table: DeltaTable, target: Target) -> DeltaTable:
         """The version that the rows come from: an older one if the table was restored."""
@@ -350,3 +360,5 @@ def _numbers(positions: Mapping[Place, Position]) -> Iterable[tuple[object, int]
     yield "written_at", time.time_ns() // 1_000_000
     for place, position in positions.items():
         yield place.partition, position.offset
+        yield f"epoch/{place.partition}", position.epoch
+        yield f"timestamp/{place.partition}", position.timestamp

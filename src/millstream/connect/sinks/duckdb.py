@@ -30,8 +30,14 @@ from millstream.errors import ConfigError, SchemaMismatch, StoreError
 _CREATE_POSITIONS = f"""
     CREATE TABLE IF NOT EXISTS {POSITIONS_TABLE} (
         sink VARCHAR, topic VARCHAR, partition INTEGER, topic_id VARCHAR, next_offset BIGINT,
-        target VARCHAR, written_at TIMESTAMPTZ, PRIMARY KEY (sink, topic, partition)
+        target VARCHAR, written_at TIMESTAMPTZ, leader_epoch INTEGER DEFAULT -1,
+        record_timestamp BIGINT DEFAULT -1, PRIMARY KEY (sink, topic, partition)
     )"""
+# Tables of earlier versions do not have the last two columns.
+_ADD_COLUMNS = [
+    f"ALTER TABLE {POSITIONS_TABLE} ADD COLUMN IF NOT EXISTS {name} BIGINT DEFAULT -1"
+    for name in ("leader_epoch", "record_timestamp")
+]
 _COMMENT = "millstream "
 _INCOMING = "millstream_incoming"
 _PAGE = 10_000
@@ -68,6 +74,8 @@ class DuckdbSink(Sink):
         self.close()
         with self._transaction() as connection:
             connection.execute(_CREATE_POSITIONS)
+            for statement in _ADD_COLUMNS:
+                connection.execute(statement)
             for target in self.targets:
                 self._fit(connection, target)
                 self._identities[target.topic] = _identity(connection, target.table) or ""
@@ -88,10 +96,12 @@ class DuckdbSink(Sink):
             for place, _, after in write.steps:
                 self._store(connection, place, after)
 
-    def written_at(self) -> float | None:
+    def written_at(self, target: Target) -> float | None:
         with self._transaction() as connection:
             found = connection.execute(
-                f"SELECT epoch(max(written_at)) FROM {POSITIONS_TABLE} WHERE sink = ?", [self.name]
+                f"SELECT epoch(max(written_at)) FROM {POSITIONS_TABLE} "
+                "WHERE sink = ? AND topic = ?",
+                [self.name, target.topic],
             ).fetchall()
         return None if found[0][0] is None else float(found[0][0])
 
@@ -209,19 +219,21 @@ class DuckdbSink(Sink):
 
     def _store(self, connection: Any, place: Place, position: Position) -> None:
         connection.execute(
-            f"INSERT OR REPLACE INTO {POSITIONS_TABLE} VALUES (?, ?, ?, ?, ?, ?, now())",
+            f"INSERT OR REPLACE INTO {POSITIONS_TABLE} (sink, topic, partition, topic_id, "
+            "next_offset, leader_epoch, record_timestamp, target, written_at) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, now())",
             [self.name, *place, *position, self._identities[place.topic]],
         )
 
     def _stored(self, connection: Any) -> dict[Place, Position]:
         found = connection.execute(
-            "SELECT topic, partition, topic_id, next_offset, target "
-            f"FROM {POSITIONS_TABLE} WHERE sink = ?",
+            "SELECT topic, partition, target, topic_id, next_offset, leader_epoch, "
+            f"record_timestamp FROM {POSITIONS_TABLE} WHERE sink = ?",
             [self.name],
         ).fetchall()
         return {
-            Place(topic, partition): Position(topic_id, offset)
-            for topic, partition, topic_id, offset, target in found
+            Place(topic, partition): Position(*position)
+            for topic, partition, target, *position in found
             if target == self._identities.get(topic)
         }
 

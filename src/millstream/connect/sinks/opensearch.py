@@ -15,7 +15,8 @@ it, like the position. Hidden documents are deleted after a day.
 
     __hidden        "deleted" or "position"
     __written_at    when, in milliseconds
-    __positions     of the position: for each partition its topic id, next offset and base
+    __positions     of the position: for each partition its topic id, next offset and base, and the
+                    leader epoch and timestamp of the record before the offset
 
 The version of a change is its offset, plus 1, plus the base of its partition. The base of the first
 partitions is 0. A partition that is added later begins above all versions that exist then, since
@@ -136,9 +137,8 @@ class OpenSearchSink(Sink):
                 self._store(target, stored[target.topic], write.steps)
         self._purge()
 
-    def written_at(self) -> float | None:
-        times = [self._stored(target).written_at for target in self.targets]
-        return max((it for it in times if it is not None), default=None)
+    def written_at(self, target: Target) -> float | None:
+        return self._stored(target).written_at
 
     def stored_rows(self, target: Target, keys: Sequence[Key]) -> dict[Key, Row]:
         path = f"/{quote(self._indexes[target.topic].name)}/_mget"
@@ -240,9 +240,9 @@ class OpenSearchSink(Sink):
         self._check_index(index, answer.body["_index"])
         content = answer.body["_source"]
         positions, bases = {}, {}
-        for partition, (topic_id, offset, base) in content[POSITIONS].items():
+        for partition, (topic_id, offset, base, *before) in content[POSITIONS].items():
             place = Place(target.topic, int(partition))
-            positions[place], bases[place] = Position(topic_id, offset), base
+            positions[place], bases[place] = Position(topic_id, offset, *before), base
         term, number = answer.body["_primary_term"], answer.body["_seq_no"]
         condition = f"if_seq_no={number}&if_primary_term={term}"
         return Stored(positions, bases, content[WRITTEN_AT] / 1000, condition)
@@ -255,7 +255,7 @@ class OpenSearchSink(Sink):
             HIDDEN: "position",
             WRITTEN_AT: _now_ms(),
             POSITIONS: {
-                str(place.partition): [*position, before.bases[place]]
+                str(place.partition): [*position[:2], before.bases[place], *position[2:]]
                 for place, position in after.items()
             },
         }

@@ -36,7 +36,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millstream.connect.sinks.changes import DELETED, Row, keyed
-from millstream.connect.sinks.positions import Place, Position, PositionMoved, Step, check_steps
+from millstream.connect.sinks.positions import (
+    UNKNOWN,
+    Place,
+    Position,
+    PositionMoved,
+    Step,
+    check_steps,
+)
 from millstream.connect.sinks.sink import REBUILD_SUFFIX, Part, Sink, SinkUnavailable, Target, Write
 from millstream.errors import ConfigError, SchemaMismatch, StoreError
 
@@ -89,9 +96,9 @@ class ParquetSink(Sink):
                 for step in steps:
                     self._add(target, step, rows.get(step.place.partition))
 
-    def written_at(self) -> float | None:
+    def written_at(self, target: Target) -> float | None:
         with self._reporting():
-            files = [it for home in self._homes.values() for _, it in _last_files(home)]
+            files = [it for _, it in _last_files(self._homes[target.topic])]
             return max((it.stat().st_mtime for it in files), default=None)
 
     def rows(self, target: Target) -> Iterator[tuple[str, Row]]:
@@ -191,8 +198,12 @@ class ParquetSink(Sink):
                     f"{self._path(target)} has files of topic {about['topic']} by sink "
                     f"{about['sink']}; choose another `table`"
                 )
-            position = Position(about["topic_id"], about["next_offset"])
-            found[Place(target.topic, partition)] = position
+            found[Place(target.topic, partition)] = Position(
+                about["topic_id"],
+                about["next_offset"],
+                about.get("epoch", UNKNOWN),  # not in files of earlier versions
+                about.get("timestamp", UNKNOWN),
+            )
         return found
 
     def _rows(self, target: Target, part: Part | None) -> dict[int, pa.Table]:
@@ -229,8 +240,15 @@ class ParquetSink(Sink):
             for last in sorted(folder.glob("*.parquet"))[-1:]:
                 os.utime(last)
             return
-        about = {"sink": self.name, "topic": target.topic, "topic_id": step.after.topic_id}
-        about["next_offset"] = step.after.offset  # type: ignore[assignment]
+        topic_id, next_offset, epoch, timestamp = step.after
+        about = {
+            "sink": self.name,
+            "topic": target.topic,
+            "topic_id": topic_id,
+            "next_offset": next_offset,
+            "epoch": epoch,
+            "timestamp": timestamp,
+        }
         schema = _schema(target)
         table = schema.empty_table() if rows is None else rows
         table = table.replace_schema_metadata({_METADATA: json.dumps(about).encode()})

@@ -7,7 +7,8 @@ that continues (a zombie) and a second process with the same name find another p
 they expect, and change nothing.
 
 The position contains the id of the topic. A topic that was deleted and created again has another
-id, and its offsets mean something else.
+id, and its offsets mean something else. The position also identifies the record before it, so that
+a log which has lost records, and has others at their offsets, is noticed: see `checks.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from millstream.errors import MillstreamError
+
+UNKNOWN = -1
 
 
 class Place(NamedTuple):
@@ -29,10 +32,15 @@ class Place(NamedTuple):
 
 
 class Position(NamedTuple):
-    """How far a partition has been applied: the next offset, in this life of the topic."""
+    """How far a partition has been applied: the next offset, in this life of the topic.
+
+    Positions of earlier versions do not identify the record before the offset.
+    """
 
     topic_id: str
     offset: int
+    epoch: int = UNKNOWN  # the leader epoch of the batch with the record before the offset
+    timestamp: int = UNKNOWN  # of this record, in milliseconds
 
 
 class Step(NamedTuple):

@@ -32,12 +32,25 @@ _CREATE_POSITIONS = f"""
     CREATE TABLE IF NOT EXISTS {POSITIONS_TABLE} (
         sink text, topic text, partition int, topic_id text NOT NULL, next_offset bigint NOT NULL,
         target text NOT NULL, written_at timestamptz NOT NULL,
+        leader_epoch int NOT NULL DEFAULT -1, record_timestamp bigint NOT NULL DEFAULT -1,
         PRIMARY KEY (sink, topic, partition)
     )"""
+# Tables of earlier versions do not have the last two columns. An ALTER TABLE that changes nothing
+# would wait for all readers.
+_FIND_COLUMNS = (
+    f"SELECT 1 FROM pg_attribute WHERE attrelid = '{POSITIONS_TABLE}'::regclass "
+    "AND attname = 'leader_epoch'"
+)
+_ADD_COLUMNS = (
+    f"ALTER TABLE {POSITIONS_TABLE} ADD COLUMN leader_epoch int NOT NULL DEFAULT -1, "
+    "ADD COLUMN record_timestamp bigint NOT NULL DEFAULT -1"
+)
 _INSERT = (
-    f"INSERT INTO {POSITIONS_TABLE} VALUES (%s, %s, %s, %s, %s, %s, now()) "
+    f"INSERT INTO {POSITIONS_TABLE} (sink, topic, partition, topic_id, next_offset, leader_epoch, "
+    "record_timestamp, target, written_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, now()) "
     "ON CONFLICT (sink, topic, partition) DO UPDATE SET topic_id = excluded.topic_id, "
-    "next_offset = excluded.next_offset, target = excluded.target, "
+    "next_offset = excluded.next_offset, leader_epoch = excluded.leader_epoch, "
+    "record_timestamp = excluded.record_timestamp, target = excluded.target, "
     "written_at = excluded.written_at"
 )
 
@@ -61,6 +74,8 @@ class PostgresSink(Sink):
         def prepare(connection: psycopg.Connection) -> None:
             connection.execute(f"SELECT pg_advisory_xact_lock({CREATION_LOCK})")
             connection.execute(_CREATE_POSITIONS)
+            if not connection.execute(_FIND_COLUMNS).fetchall():
+                connection.execute(_ADD_COLUMNS)
             for topic, layout in self._layouts.items():
                 check_names(layout)
                 found = fit(connection, layout)
@@ -93,14 +108,15 @@ class PostgresSink(Sink):
 
         self._run(commit, "write rows")
 
-    def written_at(self) -> float | None:
+    def written_at(self, target: Target) -> float | None:
         statement = (
             "SELECT extract(epoch FROM max(written_at))::float8 "
-            f"FROM {POSITIONS_TABLE} WHERE sink = %s"
+            f"FROM {POSITIONS_TABLE} WHERE sink = %s AND topic = %s"
         )
 
         def find(connection: psycopg.Connection) -> float | None:
-            ((found,),) = connection.execute(statement, (self.name,)).fetchall()
+            names = (self.name, target.topic)
+            ((found,),) = connection.execute(statement, names).fetchall()
             return found  # type: ignore[no-any-return]
 
         return self._run(find, "read positions")
@@ -190,13 +206,13 @@ class PostgresSink(Sink):
 
     def _stored(self, connection: psycopg.Connection) -> dict[Place, Position]:
         found: list[Any] = connection.execute(
-            "SELECT topic, partition, topic_id, next_offset, target "
-            f"FROM {POSITIONS_TABLE} WHERE sink = %s",
+            "SELECT topic, partition, target, topic_id, next_offset, leader_epoch, "
+            f"record_timestamp FROM {POSITIONS_TABLE} WHERE sink = %s",
             (self.name,),
         ).fetchall()
         return {
-            Place(topic, partition): Position(topic_id, offset)
-            for topic, partition, topic_id, offset, target in found
+            Place(topic, partition): Position(*position)
+            for topic, partition, target, *position in found
             if target == self._identities.get(topic)
         }
 

@@ -6,17 +6,18 @@ was deleted and created again are never taken for those of the old one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from millstream.client.cluster import Cluster, check
 from millstream.client.connection import Connection
-from millstream.client.fetching import is_throttled
-from millstream.connect.sinks.positions import Place, Position
+from millstream.client.fetching import fetch_batches, is_throttled
+from millstream.connect.sinks.positions import UNKNOWN, Place, Position
 from millstream.errors import ApiError, ErrorCode
-from millstream.records.batch import iterate_headers
+from millstream.records.batch import BatchHeader, iterate_headers
 from millstream.records.columns import AbortedRange, BinaryBuffers, Columns, decode_columns
 
 FETCH_VERSION_MAX = 17
@@ -24,6 +25,7 @@ FETCH_BYTES = 8 * 1024 * 1024
 PARTITION_BYTES = 4 * 1024 * 1024
 READ_COMMITTED = 1
 PURPOSE = "sink"
+CLEANUP_POLICY, DELETE_RETENTION = "cleanup.policy", "delete.retention.ms"
 DELETE_HORIZON = 0x40  # of a batch that compaction has seen: its first time is something else
 
 
@@ -34,6 +36,15 @@ class Fetched(NamedTuple):
     columns: Columns | None  # None: no records came
     next_offset: int
     end_offset: int  # the last stable offset
+    headers: Sequence[BatchHeader] = ()  # of all batches of the answer
+
+    def position(self, topic_id: str, offset: int) -> Position:
+        """An offset in this answer, with what identifies the record before it."""
+        for header in reversed(self.headers):
+            if header.base_offset < offset <= header.next_offset:
+                timestamp = _timestamp(header, self.columns, offset - 1)
+                return Position(topic_id, offset, header.leader_epoch, timestamp)
+        return Position(topic_id, offset)
 
 
 def fetch(
@@ -102,9 +113,8 @@ def _receive(connection: Connection, wanted: Mapping[Place, Position]) -> Iterat
 def _decode(place: Place, position: int, partition: Any) -> Iterator[Fetched]:
     records = partition.records or b""
     end_offset = int(partition.last_stable_offset)
-    following = position
-    for _, header in iterate_headers(records):
-        following = max(following, header.next_offset)
+    headers = [header for _, header in iterate_headers(records)]
+    following = max([position, *(it.next_offset for it in headers)])
     aborted = [
         AbortedRange(int(it.producer_id), int(it.first_offset))
         for it in partition.aborted_transactions or ()
@@ -120,8 +130,46 @@ def _decode(place: Place, position: int, partition: Any) -> Iterator[Fetched]:
             with_headers=True,
         )
         after = columns.next_offset if columns.next_offset > position else following
-        yield Fetched(place, columns, after, end_offset)
+        yield Fetched(place, columns, after, end_offset, headers)
         position = after
+
+
+def _timestamp(header: BatchHeader, columns: Columns | None, offset: int) -> int:
+    """Of the record at the offset; records that were aborted or compacted away are not there."""
+    if header.is_control:
+        return header.max_timestamp  # of its only record
+    if columns is not None:
+        offsets = memoryview(columns.offsets).cast("q")
+        row = bisect_left(offsets, offset, hi=columns.row_count)
+        if row < columns.row_count and offsets[row] == offset:
+            return int(memoryview(columns.timestamps).cast("q")[row])
+    return UNKNOWN
+
+
+def timestamp_at(cluster: Cluster, place: Place, offset: int) -> int:
+    """The timestamp of the record at the offset; `UNKNOWN` if there is none any more."""
+    records = fetch_batches(cluster, *place, offset, bytes_max=1).records
+    for _, header in iterate_headers(records):
+        if header.base_offset <= offset <= header.last_offset:
+            columns = decode_columns(records, first_offset=offset, end_offset=offset + 1)
+            return _timestamp(header, columns, offset)
+        break
+    return UNKNOWN
+
+
+def end_of_epoch(cluster: Cluster, place: Place, epoch: int) -> int:
+    """Where the records of a leader epoch, or else those of the last one before it, end; -1 if the
+    log has no epoch as late as that."""
+    partition = {"partition": place.partition, "current_leader_epoch": -1, "leader_epoch": epoch}
+    answer = cluster.ask_leader(
+        *place,
+        "offset_for_leader_epoch",
+        {"replica_id": -1, "topics": [{"topic": place.topic, "partitions": [partition]}]},
+        error_of=lambda answer: answer.topics[0].partitions[0].error_code,
+    )
+    found = answer.topics[0].partitions[0]
+    check(found.error_code, f"where epoch {epoch} of {place} ends", "offset_for_leader_epoch")
+    return int(found.end_offset)
 
 
 def stable_end(cluster: Cluster, place: Place) -> int:
@@ -145,16 +193,26 @@ def stable_end(cluster: Cluster, place: Place) -> int:
 def delete_retention_seconds(cluster: Cluster, topic: str) -> float | None:
     """How long compaction keeps tombstones; None if the topic is not compacted, or if the settings
     may not be read."""
+    found = _settings(cluster, topic, CLEANUP_POLICY, DELETE_RETENTION)
+    if "compact" not in found.get(CLEANUP_POLICY, ""):
+        return None
+    return int(found[DELETE_RETENTION]) / 1000
+
+
+def loses_rows(cluster: Cluster, topic: str) -> bool:
+    """Whether the topic is shortened at its beginning, unless it is compacted only: then rows that
+    did not change since are lost. Also if the settings may not be read."""
+    return _settings(cluster, topic, CLEANUP_POLICY).get(CLEANUP_POLICY) != "compact"
+
+
+def _settings(cluster: Cluster, topic: str, *names: str) -> dict[str, str]:
     asked = {
         "resource_type": 2,  # a topic
         "resource_name": topic,
-        "configuration_keys": ["cleanup.policy", "delete.retention.ms"],
+        "configuration_keys": list(names),
     }
     answer = cluster.ask_broker(cluster.broker_ids()[0], "describe_configs", {"resources": [asked]})
-    found = {it.name: it.value or "" for it in answer.results[0].configs}
-    if "compact" not in found.get("cleanup.policy", ""):
-        return None
-    return int(found["delete.retention.ms"]) / 1000
+    return {it.name: it.value or "" for it in answer.results[0].configs}
 
 
 def begins_after(cluster: Cluster, place: Place, position: Position, seconds: float) -> bool:

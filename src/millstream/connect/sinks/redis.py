@@ -1,8 +1,9 @@
 """A cache that speaks Redis's protocol: Redis, Valkey and others.
 
     items:42                    the row as JSON, at the table's name and the key
-    millstream:positions:shop   a hash: topic/partition -> topic id and next offset, and the time
-                                of the last write
+    millstream:positions:shop   a hash: topic/partition -> topic id and next offset, leader epoch
+                                and timestamp of the record before it; "written_at topic" -> the
+                                time of the last write of a topic
 
 A Lua script compares the positions, then writes rows and positions. Redis runs a script without
 interruption and logs it as one unit, so that rows and positions survive, are replicated and are
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 from millstream.connect.sinks.changes import Key, Row, document_id
-from millstream.connect.sinks.positions import Place, Position, PositionMoved, check_steps
+from millstream.connect.sinks.positions import UNKNOWN, Place, Position, PositionMoved, check_steps
 from millstream.connect.sinks.sink import Sink, SinkUnavailable, Target, Write
 from millstream.errors import ConfigError, StoreError
 
@@ -44,9 +45,10 @@ for i = 1, steps do
     if found ~= ARGV[3 * i] then return ARGV[3 * i - 1] .. ' ' .. found end
 end
 for i = 1, steps do
+    local topic = string.match(ARGV[3 * i - 1], '^(.*)/')
     redis.call('HSET', KEYS[1], ARGV[3 * i - 1], ARGV[3 * i + 1])
+    redis.call('HSET', KEYS[1], 'written_at ' .. topic, ARGV[3 * steps + 2])
 end
-redis.call('HSET', KEYS[1], 'written_at', ARGV[3 * steps + 2])
 local first = 3 * steps + 1
 for i = 2, #KEYS do
     local row = ARGV[first + i]
@@ -91,11 +93,11 @@ class RedisSink(Sink):
         with self._reporting():
             found: Any = self._opened().hgetall(self._positions_key)
         positions = {}
-        found.pop(_WRITTEN_AT, None)
         for place, position in found.items():
-            topic, _, partition = place.rpartition("/")
-            topic_id, _, offset = position.rpartition(" ")
-            positions[Place(topic, int(partition))] = Position(topic_id, int(offset))
+            topic, slash, partition = place.rpartition("/")
+            if slash:  # it is not a time
+                topic_id, *numbers = position.split(" ")
+                positions[Place(topic, int(partition))] = Position(topic_id, *map(int, numbers))
         return positions
 
     def apply(self, write: Write) -> None:
@@ -122,10 +124,12 @@ class RedisSink(Sink):
             check_steps(write.steps, self.positions())
             raise PositionMoved(f"the target was at {moved!r} for a moment; another process writes")
 
-    def written_at(self) -> float | None:
+    def written_at(self, target: Target) -> float | None:
+        """Earlier versions kept one time for all topics; it is older than any of a topic."""
+        names = [f"{_WRITTEN_AT} {target.topic}", _WRITTEN_AT]
         with self._reporting():
-            found: Any = self._opened().hget(self._positions_key, _WRITTEN_AT)
-        return None if found is None else float(found)
+            found: Any = self._opened().hmget(self._positions_key, names)
+        return next((float(it) for it in found if it is not None), None)
 
     def stored_rows(self, target: Target, keys: Sequence[Key]) -> dict[Key, Row]:
         names = [f"{target.table}:{document_id(key)}" for key in keys]
@@ -239,7 +243,10 @@ class RedisSink(Sink):
 
 
 def _text(position: Position | None) -> str:
-    return "" if position is None else f"{position.topic_id} {position.offset}"
+    if position is None:
+        return ""
+    is_known = position[2:] != (UNKNOWN, UNKNOWN)
+    return " ".join(map(str, position if is_known else position[:2]))
 
 
 def _escaped(text: str) -> str:

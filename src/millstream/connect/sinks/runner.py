@@ -8,10 +8,10 @@ positions again and continues from there.
 Two runners of one sink may run at once: each record is applied by one of them. The other one waits
 longer and longer between its attempts, and takes over when the first one ends.
 
-The runner stops with an error if it cannot keep the target in step: if a topic was deleted and
-created again, or if records, or the tombstones of a compacted topic, were deleted before they were
-applied. `rebuild` fills a second target beside the first one from the beginning of the topics, and
-then switches to it.
+The runner stops with an error if it cannot keep the target in step, for example because records
+were deleted before they were applied: see `checks.py`. It checks whenever it begins, also after a
+lost connection or a change of leaders. `rebuild` fills a second target beside the first one from
+the beginning of the topics, and then switches to it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,18 @@ from millstream.client.fetching import log_start_offset
 from millstream.client.schema_registry import registry_for
 from millstream.connect.dead_letters import compose, partition_count, send_letters
 from millstream.connect.sinks.changes import Changes, Failure, decode_changes, fill_unchanged
+from millstream.connect.sinks.checks import (
+    refuse_divergence,
+    refuse_loss,
+    refuse_lost_deletes,
+    refuse_other_topic,
+    refuse_partial,
+)
 from millstream.connect.sinks.config import SinkConfig, TopicConfig
 from millstream.connect.sinks.opening import open_sink
 from millstream.connect.sinks.positions import Place, Position, PositionMoved, Step
 from millstream.connect.sinks.reading import (
     Fetched,
-    begins_after,
     delete_retention_seconds,
     fetch,
     pairs,
@@ -70,10 +76,6 @@ _TOPIC_GONE = (
 )
 
 
-class OutOfStep(MillstreamError):
-    """The target cannot be kept in step any more; the message says what to do."""
-
-
 class BadRecordFound(MillstreamError):
     """A record cannot be applied, and `bad_records` is "fail"."""
 
@@ -93,6 +95,7 @@ class _Chunk(NamedTuple):
     """Some records of one partition, and where they lead to."""
 
     place: Place
+    answer: Fetched
     columns: Columns
     records: Sequence[tuple[bytes | None, bytes | None]]
     offsets: Sequence[int]
@@ -203,7 +206,7 @@ class SinkRunner:
             except (OSError, ApiError) as error:
                 self._explain(error, turn)
                 self._cluster.forget_all()
-                is_open = is_open and not _is_about_topics(error)
+                is_open = False  # the log may be another one, or have lost records
                 patience.wait(error)
             self._report(self.progress)
 
@@ -212,7 +215,7 @@ class SinkRunner:
         if not isinstance(error, ApiError):
             return
         if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            turn.refuse_loss()
+            turn.refuse_lost_records()
         elif not error.code.retriable and not _is_about_topics(error):
             raise error
 
@@ -248,65 +251,47 @@ class _Turn:
 
     def _refuse_lost_deletes(self) -> None:
         """Raise if compaction may have removed tombstones that were not applied."""
-        written = self._sink.written_at()
         self._touch_seconds = None
         for name in self._topics:
             kept = delete_retention_seconds(self._cluster, name)
             if kept is None:
                 continue
             self._touch_seconds = min(kept / 4, self._touch_seconds or TOUCH_SECONDS_MAX)
+            written = self._sink.written_at(self._targets[name])
             if written is None or time.time() - written <= kept:
                 continue
             for place, position in self._committed.items():
                 if place.topic == name and position is not None:
-                    self._refuse_lost_deletes_of(place, position, written, kept)
+                    refuse_lost_deletes(self._cluster, place, position, written, kept)
         self._touched_at = time.monotonic()
 
-    def _refuse_lost_deletes_of(
-        self, place: Place, position: Position, written: float, kept: float
-    ) -> None:
-        if position.offset >= stable_end(self._cluster, place):
-            return  # nothing is missing
-        if not begins_after(self._cluster, place, position, time.time() - kept):
-            raise OutOfStep(
-                f"{place}: the target was written to {time.time() - written:,.0f} seconds ago, and "
-                f"the topic keeps tombstones for {kept:,.0f} seconds (delete.retention.ms): rows "
-                "that were deleted meanwhile would remain. Run with --rebuild"
-            )
-
     def _find_partitions(self, name: str, stored: Mapping[Place, Position]) -> None:
-        info = self._cluster.retrying(lambda: self._cluster.topic(name, seconds_old_max=0.0))
+        info = self._cluster.topic(name, seconds_old_max=0.0)
         for partition in info.partitions:
             place = Place(name, partition.number)
             if place in self.reached:
-                self._refuse_other_topic(place, self.reached[place], str(info.id))
+                refuse_other_topic(place, self.reached[place], str(info.id))
                 continue
             found = stored.get(place)
-            if found is not None:
-                self._refuse_other_topic(place, found, str(info.id))
             self._committed[place] = found
-            self.reached[place] = found or Position(
-                str(info.id), log_start_offset(self._cluster, *place)
-            )
+            self.reached[place] = self._beginning(place, found, str(info.id))
 
-    def _refuse_other_topic(self, place: Place, position: Position, topic_id: str) -> None:
-        if position.topic_id != topic_id:
-            raise OutOfStep(
-                f"topic {place.topic} was deleted and created again: the target has rows of the "
-                f"old one (id {position.topic_id}, now {topic_id}). Run with --rebuild to fill it "
-                "from the new one"
-            )
+    def _beginning(self, place: Place, stored: Position | None, topic_id: str) -> Position:
+        """The position to read from; raises if the target cannot follow the log from there."""
+        if stored is not None:
+            refuse_other_topic(place, stored, topic_id)
+            refuse_loss(self._cluster, place, stored)
+            refuse_divergence(self._cluster, place, stored)
+            return stored
+        start = log_start_offset(self._cluster, *place)
+        if not self._topics[place.topic].allow_partial:
+            refuse_partial(self._cluster, place, start)
+        return Position(topic_id, start)
 
-    def refuse_loss(self) -> None:
+    def refuse_lost_records(self) -> None:
         """Raise if a partition does not contain the next record any more."""
         for place, position in self.reached.items():
-            start, end = log_start_offset(self._cluster, *place), stable_end(self._cluster, place)
-            if not start <= position.offset <= end:
-                raise OutOfStep(
-                    f"{place}: the target is at offset {position.offset}, and the log has offsets "
-                    f"{start} to {end}: records were deleted before they were applied. Run with "
-                    "--rebuild, and raise retention.ms or retention.bytes of the topic"
-                )
+            refuse_loss(self._cluster, place, position)
 
     def has_reached(self, ends: Mapping[Place, int]) -> bool:
         return all(self.reached[place].offset >= end for place, end in ends.items())
@@ -328,7 +313,7 @@ class _Turn:
         for chunks in in_writes(answers, self._sink.rows_max):
             self._apply(chunks)
         for it in answers:
-            self._reach(it.place, it.next_offset)
+            self._reach(it, it.next_offset)
         if self._runner.progress.lag == 0:
             self._sink.rest()
 
@@ -336,7 +321,7 @@ class _Turn:
         self._empty_answers += 1
         if self._empty_answers >= EMPTY_ANSWERS_MAX:
             for it in answers:
-                self._reach(it.place, max(it.next_offset, it.end_offset))
+                self._reach(it, max(it.next_offset, it.end_offset))
 
     def _touch(self) -> None:
         """Write the time at which the target is in step, also if nothing changes for long."""
@@ -351,8 +336,10 @@ class _Turn:
             self._committed |= self.reached
             self._touched_at = time.monotonic()
 
-    def _reach(self, place: Place, offset: int) -> None:
-        self.reached[place] = self.reached[place]._replace(offset=offset)
+    def _reach(self, answer: Fetched, offset: int) -> None:
+        before = self.reached[answer.place]
+        if offset != before.offset:
+            self.reached[answer.place] = answer.position(before.topic_id, offset)
 
     def flush(self) -> None:
         """Write positions that no row came with: after markers and aborted records."""
@@ -369,7 +356,7 @@ class _Turn:
             if part.changes.clear or part.changes.changes:
                 parts[topic] = part
         for chunk in chunks:
-            self._reach(chunk.place, chunk.after)
+            self._reach(chunk.answer, chunk.after)
         while parts:
             try:
                 self._write(parts)
@@ -469,17 +456,19 @@ def in_writes(answers: Sequence[Fetched], rows_max: int) -> Iterator[list[_Chunk
     """The records in pieces of at most `rows_max`."""
     chunks: list[_Chunk] = []
     room = rows_max
-    for place, columns, next_offset, _ in answers:
+    for answer in answers:
+        place, columns, next_offset = answer.place, answer.columns, answer.next_offset
         if columns is None or not columns.row_count:
             continue
         records, offsets = pairs(columns), memoryview(columns.offsets).cast("q")
         start = 0
         while start < len(records):
             end = min(start + room, len(records))
-            after = next_offset if end == len(records) else offsets[end]
-            chunks.append(
-                _Chunk(place, columns, records[start:end], offsets[start:end], start, after)
+            after = next_offset if end == len(records) else offsets[end - 1] + 1
+            chunk = _Chunk(
+                place, answer, columns, records[start:end], offsets[start:end], start, after
             )
+            chunks.append(chunk)
             room -= end - start
             start = end
             if room == 0:

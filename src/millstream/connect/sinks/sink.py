@@ -124,8 +124,9 @@ class Sink(ABC):
         """Everything is applied for now: let go of what others may wait for."""
 
     @abstractmethod
-    def written_at(self) -> float | None:
-        """The time of the last write in seconds since 1970, by the clock of its writer."""
+    def written_at(self, target: Target) -> float | None:
+        """The time of the last write of its topic in seconds since 1970, by the clock of the
+        writer."""
 
     def stored_rows(self, target: Target, keys: Sequence[Key]) -> dict[Key, Row]:
         """Rows that the target has, in the form of JSON; not if it keeps changes instead."""

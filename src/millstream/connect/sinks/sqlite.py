@@ -3,6 +3,7 @@
     millstream_positions
         sink, topic, partition    which sink, which partition
         topic_id, next_offset     the position
+        leader_epoch, record_timestamp   of the record before it; -1 if they are not known
         target                    the identity of the table that the rows went to
         written_at                the time of the last write, UTC
 
@@ -42,8 +43,21 @@ _CREATE_POSITIONS = f"""
     CREATE TABLE IF NOT EXISTS {POSITIONS_TABLE} (
         sink TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL,
         topic_id TEXT NOT NULL, next_offset INTEGER NOT NULL, target TEXT NOT NULL,
-        written_at TEXT NOT NULL, PRIMARY KEY (sink, topic, partition)
+        written_at TEXT NOT NULL, leader_epoch INTEGER NOT NULL DEFAULT -1,
+        record_timestamp INTEGER NOT NULL DEFAULT -1, PRIMARY KEY (sink, topic, partition)
     ) WITHOUT ROWID"""
+# Tables of earlier versions do not have the last two columns.
+_ADD_COLUMNS = [
+    f"ALTER TABLE {POSITIONS_TABLE} ADD COLUMN {name} INTEGER NOT NULL DEFAULT -1"
+    for name in ("leader_epoch", "record_timestamp")
+]
+_INSERT = (
+    f"INSERT INTO {POSITIONS_TABLE} (sink, topic, partition, topic_id, next_offset, leader_epoch, "
+    "record_timestamp, target, written_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, datetime('now')) "
+    "ON CONFLICT DO UPDATE SET topic_id = excluded.topic_id, next_offset = excluded.next_offset, "
+    "leader_epoch = excluded.leader_epoch, record_timestamp = excluded.record_timestamp, "
+    "target = excluded.target, written_at = excluded.written_at"
+)
 
 
 def layouts_of(targets: Sequence[Target]) -> dict[str, Layout]:
@@ -73,9 +87,7 @@ class SqliteSink(Sink):
 
     def open(self) -> None:
         self.close()
-        with self._reporting("open"):
-            self._connection = open_database(self._path)
-            self._connection.execute(_CREATE_POSITIONS)
+        self._connect()
         with self._transaction() as connection:
             for target in self.targets:
                 self._create(connection, target)
@@ -94,22 +106,14 @@ class SqliteSink(Sink):
                     if identity(connection, target.table) != self._identities[target.topic]:
                         raise PositionMoved(f"table {target.table} was created again")
                     self._write(connection, target, part)
-            connection.executemany(
-                f"INSERT INTO {POSITIONS_TABLE} VALUES (?, ?, ?, ?, ?, ?, datetime('now')) "
-                "ON CONFLICT DO UPDATE SET topic_id = excluded.topic_id, "
-                "next_offset = excluded.next_offset, target = excluded.target, "
-                "written_at = excluded.written_at",
-                [
-                    (self.name, *place, *after, self._identities[place.topic])
-                    for place, _, after in write.steps
-                ],
-            )
+            self._store(connection, {place: after for place, _, after in write.steps})
 
-    def written_at(self) -> float | None:
+    def written_at(self, target: Target) -> float | None:
         with self._reporting("read the positions in"):
             ((found,),) = self._opened().execute(
-                f"SELECT strftime('%s', max(written_at)) FROM {POSITIONS_TABLE} WHERE sink = ?",
-                (self.name,),
+                f"SELECT strftime('%s', max(written_at)) FROM {POSITIONS_TABLE} "
+                "WHERE sink = ? AND topic = ?",
+                (self.name, target.topic),
             )
         return None if found is None else float(found)
 
@@ -154,11 +158,7 @@ class SqliteSink(Sink):
             for target, other in zip(self.targets, rebuilt.targets, strict=True):
                 self._replace(connection, target, other)
             connection.execute(f"DELETE FROM {POSITIONS_TABLE} WHERE sink = ?", (self.name,))
-            for place, position in rebuilt._stored(connection).items():
-                connection.execute(
-                    f"INSERT INTO {POSITIONS_TABLE} VALUES (?, ?, ?, ?, ?, ?, datetime('now'))",
-                    (self.name, *place, *position, self._identities[place.topic]),
-                )
+            self._store(connection, rebuilt._stored(connection))
         rebuilt._drop()
 
     # The tables; a subclass has others
@@ -191,13 +191,21 @@ class SqliteSink(Sink):
 
     # The file
 
+    def _connect(self) -> None:
+        with self._reporting("open"):
+            self._connection = open_database(self._path)
+        with self._transaction() as connection:
+            connection.execute(_CREATE_POSITIONS)
+            columns = connection.execute(f"PRAGMA table_info({POSITIONS_TABLE})").fetchall()
+            if not any(name == "leader_epoch" for _, name, *_ in columns):
+                for statement in _ADD_COLUMNS:
+                    connection.execute(statement)
+
     def _drop(self) -> None:
         """Delete the tables and their positions."""
         was_open = self._connection is not None
         if not was_open:
-            with self._reporting("open"):
-                self._connection = open_database(self._path)
-                self._connection.execute(_CREATE_POSITIONS)
+            self._connect()
         with self._transaction() as connection:
             for target in self.targets:
                 self._drop_target(connection, target)
@@ -206,15 +214,22 @@ class SqliteSink(Sink):
         if not was_open:
             self.close()
 
+    def _store(self, connection: sqlite3.Connection, positions: Mapping[Place, Position]) -> None:
+        rows = [
+            (self.name, *place, *position, self._identities[place.topic])
+            for place, position in positions.items()
+        ]
+        connection.executemany(_INSERT, rows)
+
     def _stored(self, connection: sqlite3.Connection) -> dict[Place, Position]:
         found = connection.execute(
-            "SELECT topic, partition, topic_id, next_offset, target "
-            f"FROM {POSITIONS_TABLE} WHERE sink = ?",
+            "SELECT topic, partition, target, topic_id, next_offset, leader_epoch, "
+            f"record_timestamp FROM {POSITIONS_TABLE} WHERE sink = ?",
             (self.name,),
         )
         return {
-            Place(topic, partition): Position(topic_id, offset)
-            for topic, partition, topic_id, offset, target in found
+            Place(topic, partition): Position(*position)
+            for topic, partition, target, *position in found
             if target == self._identities.get(topic)
         }
 
