@@ -33,7 +33,7 @@ from millstream.connect.sinks.duckdb import connect
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.peers.opensearch import OpenSearchServer
 from tests.peers.patience import PATIENCE_SECONDS
-from tests.peers.postgres import PostgresServer, serve_postgres
+from tests.peers.postgres import PostgresServer, program, serve_postgres
 from tests.peers.redis import RedisServer
 
 COLUMNS = "id long, name string"
@@ -129,6 +129,14 @@ class Derived(ABC):
     def drop(self) -> None:
         """Delete the target, but not the positions that are kept beside it."""
 
+    def recreate(self) -> None:
+        """Drop the target, and create it again as it was, without rows."""
+        pytest.skip("is created by the sink only")
+
+    def insert(self, id: int, name: str) -> None:
+        """A row, without the sink."""
+        raise NotImplementedError
+
     def back_up(self) -> None:
         pytest.skip("has no backup of its own")
 
@@ -158,6 +166,14 @@ class SqliteTables(Derived):
     def drop(self) -> None:
         self.query("DROP TABLE items")
 
+    def recreate(self) -> None:
+        ((statement,),) = self.query("SELECT sql FROM sqlite_master WHERE name = 'items'")
+        self.drop()
+        self.query(statement)
+
+    def insert(self, id: int, name: str) -> None:
+        self.query(f"INSERT INTO items (id, name) VALUES ({id}, '{name}')")
+
     def back_up(self) -> None:
         here, there = (closing(sqlite3.connect(f"{self.path}{it}")) for it in ("", ".copy"))
         with here as source, there as copy:
@@ -166,7 +182,8 @@ class SqliteTables(Derived):
     def restore(self) -> None:
         for file in self.path.parent.glob(f"{self.path.name}-*"):
             file.unlink()
-        shutil.copy(f"{self.path}.copy", self.path)
+        shutil.copy(f"{self.path}.copy", f"{self.path}.new")
+        Path(f"{self.path}.new").rename(self.path)  # another file, as from a backup
 
 
 class SearchIndex(SqliteTables):
@@ -187,7 +204,7 @@ class PostgresTables(Derived):
     def __init__(self, server: PostgresServer) -> None:
         self.to = server.new_database()
         self.topic_options = {"columns": COLUMNS}
-        self._saved: dict[str, list[Any]] = {}
+        self._dump = b""
 
     def rows(self) -> dict[int, str]:
         with psycopg.connect(self.to) as connection:
@@ -201,13 +218,20 @@ class PostgresTables(Derived):
     def drop(self) -> None:
         self.run("DROP TABLE items")
 
-    def back_up(self) -> None:
-        for table in ("items", "millstream_positions"):
-            self.run(f"CREATE TABLE copy_of_{table} AS SELECT * FROM {table}")
+    def recreate(self) -> None:
+        self.drop()
+        self.run("CREATE TABLE items (id bigint PRIMARY KEY, name text)")
+
+    def insert(self, id: int, name: str) -> None:
+        self.run(f"INSERT INTO items VALUES ({id}, '{name}')")
+
+    def back_up(self, *options: str) -> None:
+        dump = [program("pg_dump"), "--clean", "--if-exists", *options, self.to]
+        self._dump = subprocess.run(dump, stdout=subprocess.PIPE, check=True).stdout
 
     def restore(self) -> None:
-        for table in ("items", "millstream_positions"):
-            self.run(f"DELETE FROM {table}", f"INSERT INTO {table} SELECT * FROM copy_of_{table}")
+        load = [program("psql"), "--quiet", "--set=ON_ERROR_STOP=1", self.to]
+        subprocess.run(load, input=self._dump, stdout=subprocess.DEVNULL, check=True)
 
 
 class Warehouse(Derived):
@@ -232,6 +256,13 @@ class Warehouse(Derived):
 
     def drop(self) -> None:
         self.query("DROP TABLE items")
+
+    def recreate(self) -> None:
+        self.drop()
+        self.query("CREATE TABLE items (id BIGINT, name VARCHAR)")
+
+    def insert(self, id: int, name: str) -> None:
+        self.query(f"INSERT INTO items VALUES ({id}, '{name}')")
 
     def back_up(self) -> None:
         shutil.copy(self.path, f"{self.path}.copy")

@@ -35,6 +35,26 @@ def test_file_that_another_process_has_open_is_waited_for(tmp_path: Path, log: L
     assert warehouse.rows() == {1: "one", 2: "two"}
 
 
+def test_positions_of_an_earlier_version_continue(tmp_path: Path, log: Log) -> None:
+    """They have not the record before the offset."""
+    warehouse = Warehouse(tmp_path)
+    log.put((1, "one"))
+    run_once(warehouse.config(log))
+    for statement in (
+        "CREATE TABLE earlier AS SELECT * EXCLUDE (leader_epoch, record_timestamp) "
+        "FROM millstream_positions",
+        "DROP TABLE millstream_positions",
+        "CREATE TABLE millstream_positions (sink VARCHAR, topic VARCHAR, partition INTEGER, "
+        "topic_id VARCHAR, next_offset BIGINT, target VARCHAR, written_at TIMESTAMPTZ, "
+        "PRIMARY KEY (sink, topic, partition))",
+        "INSERT INTO millstream_positions FROM earlier",
+    ):
+        warehouse.query(statement)
+    log.put((2, "two"))
+    assert run_once(warehouse.config(log)).progress.records == 1
+    assert warehouse.rows() == {1: "one", 2: "two"}
+
+
 def test_types_are_kept(tmp_path: Path, log: Log) -> None:
     warehouse = Warehouse(tmp_path)
     columns = "id long, price decimal(9,2), at timestamp, day date, tags json"

@@ -22,7 +22,24 @@ def test_rows_are_json_that_any_client_reads(redis: RedisServer, log: Log) -> No
     run_once(cache.config(log))
     assert cache.client.get("items:1") == '{"id": 1, "name": "one"}'
     kept = cache.client.hgetall("millstream:positions:shop")
-    assert kept.keys() == {f"{log.topic}/0", "written_at"}
+    assert kept.keys() == {f"{log.topic}/0", f"written_at {log.topic}"}
+
+
+def test_positions_of_an_earlier_version_continue(redis: RedisServer, log: Log) -> None:
+    """They have not the record before the offset, and one time for all topics."""
+    cache = Cache(redis)
+    log.put((1, "one"))
+    run_once(cache.config(log))
+    place, key = f"{log.topic}/0", "millstream:positions:shop"
+    topic_id, offset, *_ = cache.client.hget(key, place).split(" ")
+    cache.client.hset(key, mapping={place: f"{topic_id} {offset}", "written_at": "12.5"})
+    cache.client.hdel(key, f"written_at {log.topic}")
+    with open_sink(cache.config(log)) as sink:
+        sink.open()
+        assert sink.written_at(sink.targets[0]) == 12.5
+    log.put((2, "two"))
+    assert run_once(cache.config(log)).progress.records == 1
+    assert cache.rows() == {1: "one", 2: "two"}
 
 
 def test_server_that_is_killed_keeps_rows_and_position_together(

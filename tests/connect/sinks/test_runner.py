@@ -181,6 +181,31 @@ def test_dropped_target_is_filled_from_the_beginning(derived: Derived, log: Log)
     assert derived.rows() == {1: "one", 2: "two", 3: "three"}
 
 
+def test_target_created_again_by_hand_is_filled_from_the_beginning(
+    derived: Derived, log: Log
+) -> None:
+    log.put((1, "one"), (2, "two"))
+    run_once(derived.config(log))
+    derived.recreate()
+    log.put((3, "three"))
+    run_once(derived.config(log))
+    assert derived.rows() == {1: "one", 2: "two", 3: "three"}
+
+
+def test_target_created_again_with_rows_is_refused(derived: Derived, log: Log) -> None:
+    """The rows may be of keys that the topic has deleted."""
+    log.put((1, "one"), (2, "two"))
+    run_once(derived.config(log))
+    derived.recreate()
+    derived.insert(7, "seven")
+    with pytest.raises(OutOfStep, match=r"'items'.* have rows.*--rebuild"):
+        run_once(derived.config(log))
+    assert derived.rows() == {7: "seven"}
+    SinkRunner(derived.config(log)).rebuild()
+    assert derived.rows() == {1: "one", 2: "two"}
+    run_once(derived.config(log))
+
+
 def test_target_dropped_under_a_running_sink_is_filled_again(derived: Derived, log: Log) -> None:
     log.put((1, "one"), (2, "two"))
     stop, progressed = threading.Event(), threading.Event()
@@ -224,7 +249,7 @@ def test_older_copy_of_a_target_catches_up(derived: Derived, log: Log) -> None:
     run_once(config)
     derived.restore()
     assert derived.rows() == {1: "one", 2: "two"}
-    run_once(config)
+    assert run_once(config).progress.records == 3  # those since then, not all
     assert derived.rows() == {1: "changed", 3: "three"}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from millstream.connect.tables.postgres_connection import connect
-from millstream.connect.tables.postgres_rows import fit, identity, stage_rows
+from millstream.connect.tables.postgres_rows import fit, stage_rows
 from millstream.connect.tables.postgres_tables import Merge
 from millstream.connect.tables.rows import make_ready
 from millstream.connect.tables.schema import layout_of
@@ -23,14 +23,3 @@ def test_staged_rows_are_merged(postgres_database: Database) -> None:
         for statement in Merge(LAYOUT, found).statements([stage]):
             connection.execute(statement)
     assert postgres_database.rows("SELECT * FROM items ORDER BY id") == [(1, "a"), (2, "c")]
-
-
-def test_table_created_again_has_another_identity(postgres_database: Database) -> None:
-    with connect(postgres_database.url) as connection:
-        fit(connection, LAYOUT)
-        first = identity(connection, LAYOUT.table)
-        fit(connection, LAYOUT)
-        assert identity(connection, LAYOUT.table) == first
-        connection.execute("DROP TABLE items")
-        fit(connection, LAYOUT)
-        assert identity(connection, LAYOUT.table) != first

@@ -10,9 +10,9 @@ once, whatever is killed, repeated or run twice: see `positions.py` and `runner.
 
 from __future__ import annotations
 
-from millstream.connect.sinks.checks import OutOfStep
 from millstream.connect.sinks.config import SinkConfig, TopicConfig, load_config, parse_config
 from millstream.connect.sinks.runner import BadRecordFound, Progress, SinkRunner
+from millstream.connect.sinks.sink import OutOfStep
 
 __all__ = [
     "BadRecordFound",

@@ -27,15 +27,11 @@ from millstream.connect.sinks.reading import (
     stable_end,
     timestamp_at,
 )
-from millstream.errors import MillstreamError
+from millstream.connect.sinks.sink import OutOfStep
 
 _ROWS_AGAIN = (
     "Write all rows to the topic again (if a capture writes it: `millstream capture resnapshot`)"
 )
-
-
-class OutOfStep(MillstreamError):
-    """The target cannot be kept in step any more; the message says what to do."""
 
 
 def refuse_other_topic(place: Place, position: Position, topic_id: str) -> None:

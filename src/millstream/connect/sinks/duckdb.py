@@ -20,7 +20,15 @@ from typing import Any
 from millstream.connect.sinks.changes import Key, Row, keyed
 from millstream.connect.sinks.parquet import sync
 from millstream.connect.sinks.positions import Place, Position, PositionMoved, check_steps
-from millstream.connect.sinks.sink import REBUILD_SUFFIX, Part, Sink, SinkUnavailable, Target, Write
+from millstream.connect.sinks.sink import (
+    REBUILD_SUFFIX,
+    Part,
+    Sink,
+    SinkUnavailable,
+    Target,
+    Write,
+    refuse_replaced,
+)
 from millstream.connect.sinks.sqlite import layouts_of
 from millstream.connect.tables.rows import make_ready
 from millstream.connect.tables.schema import Layout, quote, quoted
@@ -67,11 +75,13 @@ class DuckdbSink(Sink):
         super().__init__(name, targets)
         self._path = path
         self._layouts = layouts_of(targets)
-        self._identities: dict[str, str] = {}
+        self._identities: dict[str, str] = {}  # by topic
+        self._replaced: list[str] = []  # tables whose rows are not those of their positions
         self._connection: Any = None
 
     def open(self) -> None:
         self.close()
+        self._replaced = []
         with self._transaction() as connection:
             connection.execute(_CREATE_POSITIONS)
             for statement in _ADD_COLUMNS:
@@ -79,8 +89,10 @@ class DuckdbSink(Sink):
             for target in self.targets:
                 self._fit(connection, target)
                 self._identities[target.topic] = _identity(connection, target.table) or ""
+                self._forget_dropped(connection, target)
 
     def positions(self) -> dict[Place, Position]:
+        refuse_replaced(self._replaced, self.name)
         with self._transaction() as connection:
             return self._stored(connection)
 
@@ -216,6 +228,18 @@ class DuckdbSink(Sink):
         connection.register(_INCOMING, rows.kept())
         connection.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {_INCOMING}")
         connection.unregister(_INCOMING)
+
+    def _forget_dropped(self, connection: Any, target: Target) -> None:
+        """Remove the positions of a table that was dropped, if the new one is empty: else it is
+        not known which rows it has."""
+        others = f"FROM {POSITIONS_TABLE} WHERE sink = ? AND topic = ? AND target <> ?"
+        names = [self.name, target.topic, self._identities[target.topic]]
+        if not connection.execute(f"SELECT 1 {others}", names).fetchall():
+            return
+        if connection.execute(f"FROM {quote(target.table)} LIMIT 1").fetchall():
+            self._replaced.append(target.table)
+        else:
+            connection.execute(f"DELETE {others}", names)
 
     def _store(self, connection: Any, place: Place, position: Position) -> None:
         connection.execute(

@@ -2,7 +2,8 @@
 
 The transaction locks the sink's positions first, so that of two processes one waits, and then sees
 what the other did. A commit whose answer was lost is found out the same way: the next attempt sees
-the position behind it. The table of positions is that of SQLite (see `sqlite.py`).
+the position behind it. The table of positions is that of SQLite (see `sqlite.py`), and the
+identity of a table is described in `tables/identities.py`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from millstream.connect.sinks.changes import Key, Row, keyed
 from millstream.connect.sinks.positions import Place, Position, PositionMoved, check_steps
-from millstream.connect.sinks.sink import REBUILD_SUFFIX, Part, Sink, SinkUnavailable, Target, Write
+from millstream.connect.sinks.sink import (
+    REBUILD_SUFFIX,
+    Part,
+    Sink,
+    SinkUnavailable,
+    Target,
+    Write,
+    refuse_replaced,
+)
 from millstream.connect.sinks.sqlite import layouts_of
+from millstream.connect.tables.identities import identify, is_same_table, postgres_identity
 from millstream.connect.tables.postgres_connection import connect, explained, passes, purge
-from millstream.connect.tables.postgres_rows import CREATION_LOCK, fit, identity, stage_rows
+from millstream.connect.tables.postgres_rows import CREATION_LOCK, fit, stage_rows
 from millstream.connect.tables.postgres_tables import FoundTable, Merge, check_names, table_name
 from millstream.connect.tables.rows import make_ready
 from millstream.connect.tables.schema import Layout, quoted
@@ -65,13 +75,15 @@ class PostgresSink(Sink):
         self._url = url
         self._layouts: Mapping[str, Layout] = layouts_of(targets)
         self._found: dict[str, FoundTable] = {}
-        self._identities: dict[str, str] = {}
+        self._identities: dict[str, str] = {}  # by topic
+        self._replaced: list[str] = []  # tables whose rows are not those of their positions
         self._connection: psycopg.Connection | None = None
 
     def open(self) -> None:
         self.close()
 
         def prepare(connection: psycopg.Connection) -> None:
+            self._replaced = []
             connection.execute(f"SELECT pg_advisory_xact_lock({CREATION_LOCK})")
             connection.execute(_CREATE_POSITIONS)
             if not connection.execute(_FIND_COLUMNS).fetchall():
@@ -84,11 +96,14 @@ class PostgresSink(Sink):
                     topic: replace(layout, stays_in_order=found.decides_equality(layout)),
                 }
                 self._found[topic] = found
-                self._identities[topic] = identity(connection, layout.table)
+                identify(connection, layout.table)
+                self._identities[topic] = _identity(connection, layout)
+                self._forget_dropped(connection, topic, layout)
 
         self._run(prepare, "be used as a sink")
 
     def positions(self) -> dict[Place, Position]:
+        refuse_replaced(self._replaced, self.name)
         return self._run(self._stored, "read positions")
 
     def apply(self, write: Write) -> None:
@@ -193,7 +208,7 @@ class PostgresSink(Sink):
         self, connection: psycopg.Connection, target: Target, part: Part, number: int
     ) -> None:
         layout = self._layouts[target.topic]
-        if identity(connection, layout.table) != self._identities[target.topic]:
+        if not is_same_table(self._identities[target.topic], _identity(connection, layout)):
             raise PositionMoved(f"table {target.table} was created again")
         if part.changes.clear:
             connection.execute(f"DELETE FROM {table_name(layout.table)}")
@@ -213,8 +228,21 @@ class PostgresSink(Sink):
         return {
             Place(topic, partition): Position(*position)
             for topic, partition, target, *position in found
-            if target == self._identities.get(topic)
+            if topic in self._identities and is_same_table(target, self._identities[topic])
         }
+
+    def _forget_dropped(self, connection: psycopg.Connection, topic: str, layout: Layout) -> None:
+        """Remove the positions of a table that was dropped, if the new one is empty: else it is
+        not known which rows it has."""
+        of_topic = f"FROM {POSITIONS_TABLE} WHERE sink = %s AND topic = %s"
+        names = (self.name, topic)
+        found = connection.execute(f"SELECT target {of_topic}", names).fetchall()
+        if all(is_same_table(target, self._identities[topic]) for (target,) in found):
+            return
+        if connection.execute(f"SELECT 1 FROM {table_name(layout.table)} LIMIT 1").fetchall():
+            self._replaced.append(layout.table.name)
+        else:
+            connection.execute(f"DELETE {of_topic}", names)
 
     def _drop(self, connection: psycopg.Connection) -> None:
         for layout in self._layouts.values():
@@ -243,3 +271,10 @@ class PostgresSink(Sink):
                 self.close()
                 raise SinkUnavailable(str(problem)) from error
             raise problem from error
+
+
+def _identity(connection: psycopg.Connection, layout: Layout) -> str:
+    found = postgres_identity(connection, table_name(layout.table), POSITIONS_TABLE)
+    if found is None:
+        raise SinkUnavailable(f"table {layout.table.name} was dropped")  # open() creates it
+    return found

@@ -9,7 +9,8 @@ number; other keys have a negative one from a second table:
     SELECT key, title FROM products WHERE products MATCH 'red shoes' ORDER BY rank
 
 Documents and positions change in one transaction, as in tables. The index keeps the text: deletes
-from contentless tables need SQLite 3.43.
+from contentless tables need SQLite 3.43. FTS5 stores an index in tables of its own, which are
+dropped with it; one of them, `products_config`, has the identity.
 """
 
 from __future__ import annotations
@@ -23,12 +24,17 @@ from millstream.connect.sinks.changes import Key, Row, document_id
 from millstream.connect.sinks.sink import Part, Target
 from millstream.connect.sinks.sqlite import SqliteSink
 from millstream.connect.tables.schema import quote
-from millstream.connect.tables.sqlite_tables import forget_identity, identify
+from millstream.connect.tables.spec import IDENTITIES_TABLE
+from millstream.connect.tables.sqlite_tables import forget_identity, identify, identity
 from millstream.errors import SchemaMismatch
 
 
 def keys_table(target: Target) -> str:
     return f"{target.table}_keys"
+
+
+def config_table(target: Target) -> str:
+    return f"{target.table}_config"
 
 
 class SearchSink(SqliteSink):
@@ -64,7 +70,15 @@ class SearchSink(SqliteSink):
                 raise SchemaMismatch(
                     f"index {target.table!r} was written by an older version of Millstream; {cure}"
                 )
-        identify(connection, target.table)
+        # Earlier versions kept the identity by the name of the index.
+        connection.execute(
+            f"UPDATE OR REPLACE {IDENTITIES_TABLE} SET name = ? WHERE name = ?",
+            (config_table(target), target.table),
+        )
+        identify(connection, config_table(target))
+
+    def _identity(self, connection: sqlite3.Connection, target: Target) -> str:
+        return identity(connection, config_table(target)) or ""
 
     def _has_old_keys(self, connection: sqlite3.Connection, target: Target) -> bool:
         """From a version in which all keys were in the second table."""

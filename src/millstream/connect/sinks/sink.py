@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 REBUILD_SUFFIX = "__rebuild"
 
 
+class OutOfStep(MillstreamError):
+    """The target cannot be kept in step any more; the message says what to do."""
+
+
 class SinkUnavailable(StoreError):
     """The target cannot be reached, or refuses temporarily; the same may succeed later."""
 
@@ -35,6 +39,17 @@ class RowsRefused(MillstreamError):
     def __init__(self, failures: Mapping[str, Sequence[Failure]]) -> None:
         super().__init__(f"rows are refused: {dict(failures)}")
         self.failures = failures
+
+
+def refuse_replaced(tables: Sequence[str], sink: str) -> None:
+    """Raise if tables that have rows are not those that the positions belong to."""
+    if tables:
+        raise OutOfStep(
+            f"sink {sink}: tables {list(tables)} have rows, and the positions belong to other "
+            "tables of these names: they were dropped and created again, or copied from elsewhere. "
+            "Delete their rows, so that the sink fills them from the beginning, or run with "
+            "--rebuild"
+        )
 
 
 class RebuildUnsupported(MillstreamError):
@@ -114,7 +129,8 @@ class Sink(ABC):
 
     @abstractmethod
     def positions(self) -> dict[Place, Position]:
-        """How far the targets are; nothing for a target that was deleted and created again."""
+        """How far the targets are; nothing for a target that was deleted and created again. Raises
+        `OutOfStep` if such a target has rows, because they may be of deleted keys."""
 
     @abstractmethod
     def apply(self, write: Write) -> None:

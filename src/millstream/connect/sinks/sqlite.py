@@ -8,7 +8,11 @@
         written_at                the time of the last write, UTC
 
 A position counts only as long as its table has the same identity: a table that was dropped is
-filled from the beginning of the topic again.
+filled from the beginning of the topic again. The identity is in the name of an index of the table,
+so that it is dropped with the table and copied with the file.
+
+SQLite goes on writing to a file that was deleted or replaced by another one, which nobody reads. So
+the sink compares the file with that of the path before each write, and opens it again.
 """
 
 from __future__ import annotations
@@ -22,7 +26,15 @@ from typing import Any
 
 from millstream.connect.sinks.changes import DELETED, Key, Row, keyed
 from millstream.connect.sinks.positions import Place, Position, PositionMoved, check_steps
-from millstream.connect.sinks.sink import REBUILD_SUFFIX, Part, Sink, SinkUnavailable, Target, Write
+from millstream.connect.sinks.sink import (
+    REBUILD_SUFFIX,
+    Part,
+    Sink,
+    SinkUnavailable,
+    Target,
+    Write,
+    refuse_replaced,
+)
 from millstream.connect.tables.rows import make_ready
 from millstream.connect.tables.schema import Layout, layout_of, quote, quoted
 from millstream.connect.tables.spec import POSITIONS_TABLE, TableSpec
@@ -83,17 +95,22 @@ class SqliteSink(Sink):
         super().__init__(name, targets)
         self._path = path
         self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None  # device and number of the file that is open
         self._identities: dict[str, str] = {}  # by topic
+        self._replaced: list[str] = []  # tables whose rows are not those of their positions
 
     def open(self) -> None:
         self.close()
         self._connect()
+        self._replaced = []
         with self._transaction() as connection:
             for target in self.targets:
                 self._create(connection, target)
-                self._identities[target.topic] = identity(connection, target.table) or ""
+                self._identities[target.topic] = self._identity(connection, target)
+                self._forget_dropped(connection, target)
 
     def positions(self) -> dict[Place, Position]:
+        refuse_replaced(self._replaced, self.name)
         with self._reporting("read the positions in"):
             return self._stored(self._opened())
 
@@ -103,7 +120,7 @@ class SqliteSink(Sink):
             for target in self.targets:
                 part = write.parts.get(target.topic)
                 if part is not None:
-                    if identity(connection, target.table) != self._identities[target.topic]:
+                    if self._identity(connection, target) != self._identities[target.topic]:
                         raise PositionMoved(f"table {target.table} was created again")
                     self._write(connection, target, part)
             self._store(connection, {place: after for place, _, after in write.steps})
@@ -140,6 +157,9 @@ class SqliteSink(Sink):
     def purge(self) -> list[str]:
         with self._reporting("vacuum"):
             return purge(self._opened(), self._path)
+
+    def rest(self) -> None:
+        self._check_file()
 
     def close(self) -> None:
         if self._connection is not None:
@@ -184,6 +204,9 @@ class SqliteSink(Sink):
     def _drop_target(self, connection: sqlite3.Connection, target: Target) -> None:
         connection.execute(f"DROP TABLE IF EXISTS {quote(target.table)}")
 
+    def _identity(self, connection: sqlite3.Connection, target: Target) -> str:
+        return identity(connection, target.table) or ""
+
     def _layouts(self) -> Mapping[str, Layout]:
         if not hasattr(self, "_known_layouts"):
             self._known_layouts = layouts_of(self.targets)
@@ -194,6 +217,7 @@ class SqliteSink(Sink):
     def _connect(self) -> None:
         with self._reporting("open"):
             self._connection = open_database(self._path)
+            self._file = self._file_there()
         with self._transaction() as connection:
             connection.execute(_CREATE_POSITIONS)
             columns = connection.execute(f"PRAGMA table_info({POSITIONS_TABLE})").fetchall()
@@ -213,6 +237,29 @@ class SqliteSink(Sink):
             connection.execute(f"DELETE FROM {POSITIONS_TABLE} WHERE sink = ?", (self.name,))
         if not was_open:
             self.close()
+
+    def _file_there(self) -> tuple[int, int] | None:
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _check_file(self) -> None:
+        if self._file_there() != self._file:
+            raise SinkUnavailable(f"{self._path} was deleted or replaced by another file")
+
+    def _forget_dropped(self, connection: sqlite3.Connection, target: Target) -> None:
+        """Remove the positions of a table that was dropped, if the new one is empty: else it is
+        not known which rows it has."""
+        others = f"FROM {POSITIONS_TABLE} WHERE sink = ? AND topic = ? AND target <> ?"
+        names = (self.name, target.topic, self._identities[target.topic])
+        if not connection.execute(f"SELECT 1 {others}", names).fetchall():
+            return
+        if connection.execute(f"SELECT 1 FROM {quote(target.table)} LIMIT 1").fetchall():
+            self._replaced.append(target.table)
+        else:
+            connection.execute(f"DELETE {others}", names)
 
     def _store(self, connection: sqlite3.Connection, positions: Mapping[Place, Position]) -> None:
         rows = [
@@ -241,6 +288,7 @@ class SqliteSink(Sink):
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._reporting("write to"):
             connection = self._opened()
+            self._check_file()
             with transaction(connection):
                 yield connection
 

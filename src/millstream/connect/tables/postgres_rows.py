@@ -51,13 +51,6 @@ def find_table(connection: psycopg.Connection, spec: TableSpec) -> FoundTable | 
     )
 
 
-def identity(connection: psycopg.Connection, table: TableSpec) -> str:
-    """PostgreSQL's own: a table that was dropped and created again has another one."""
-    found = connection.execute("SELECT %s::regclass::oid::text", (table_name(table),)).fetchone()
-    assert found is not None
-    return str(found[0])
-
-
 def stage_rows(connection: psycopg.Connection, name: str, rows: Rows, layout: Layout) -> str:
     """Copy rows into a temporary table that lives in this transaction; returns its full name."""
     connection.execute(f"CREATE TEMPORARY TABLE {name} ({staging_columns(layout)}) ON COMMIT DROP")

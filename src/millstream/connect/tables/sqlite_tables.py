@@ -41,8 +41,8 @@ _TYPES = {
 }  # all else: TEXT
 # SQLite gives tables no identity of their own: each gets a random one from us. It is in the name of
 # an index that never has an entry. The index is dropped with its table, and stays with it when the
-# table is renamed or the file is copied. Virtual tables cannot have indexes: their identities are
-# in a table, and those that earlier builds gave to other tables.
+# table is renamed or the file is copied. Views cannot have indexes: their identities are in a table,
+# and those that earlier builds gave to tables.
 _IDENTITY_INDEX = "millstream identity "
 _CREATE_IDENTITIES = f"""
     CREATE TABLE IF NOT EXISTS {IDENTITIES_TABLE} (
@@ -128,7 +128,7 @@ def fit(connection: sqlite3.Connection, layout: Layout) -> None:
 def identify(connection: sqlite3.Connection, name: str) -> str:
     """The identity of a table, given to it now if it has none."""
     known = identity(connection, name) or uuid.uuid4().hex
-    if _is_virtual(connection, name):
+    if _is_view(connection, name):
         connection.execute(f"INSERT OR IGNORE INTO {IDENTITIES_TABLE} VALUES (?, ?)", (name, known))
     elif not identity_indexes(connection, name):
         index = quote(f"{_IDENTITY_INDEX}{known}")
@@ -162,10 +162,9 @@ def forget_identity(connection: sqlite3.Connection, name: str) -> None:
     connection.execute(f"DELETE FROM {IDENTITIES_TABLE} WHERE name = ?", (name,))
 
 
-def _is_virtual(connection: sqlite3.Connection, name: str) -> bool:
-    statement = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE"
-    found = connection.execute(statement, (name,)).fetchone()
-    return found is not None and str(found[0]).upper().startswith("CREATE VIRTUAL")
+def _is_view(connection: sqlite3.Connection, name: str) -> bool:
+    statement = "SELECT 1 FROM sqlite_master WHERE type = 'view' AND name = ? COLLATE NOCASE"
+    return bool(connection.execute(statement, (name,)).fetchall())
 
 
 def column_type(column: Column) -> str:

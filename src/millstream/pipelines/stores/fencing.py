@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
+from millstream.connect.tables.identities import is_same_table
 from millstream.connect.tables.spec import PROGRESS_TABLE
 from millstream.errors import RoleChanged, StoreError, WriterFenced
-from millstream.pipelines.stores.identities import is_same_table
 from millstream.pipelines.stores.spec import BatchMark, Progress, Role
 
 

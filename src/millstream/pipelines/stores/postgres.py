@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from millstream.connect.tables.identities import identify, postgres_identity
 from millstream.connect.tables.postgres_connection import connect, explained, patiently
 from millstream.connect.tables.postgres_rows import CREATION_LOCK, fit, stage_rows
 from millstream.connect.tables.postgres_tables import (
@@ -27,7 +28,6 @@ from millstream.connect.tables.schema import Layout
 from millstream.connect.tables.spec import PROGRESS_TABLE, VERSIONS_TABLE, TableSpec
 from millstream.errors import StoreError
 from millstream.pipelines.stores.fencing import check_role, is_due
-from millstream.pipelines.stores.identities import identify, postgres_identity
 from millstream.pipelines.stores.spec import FORGOTTEN, BatchMark, Progress
 from millstream.pipelines.stores.staging import (
     StagedTable,

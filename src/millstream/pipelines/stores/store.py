@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from threading import RLock
 from typing import TYPE_CHECKING, Self
 
+from millstream.connect.tables.identities import is_same_table
 from millstream.connect.tables.rows import Rows, make_ready
 from millstream.connect.tables.schema import Layout, layout_of
 from millstream.connect.tables.spec import TableSpec, check_tables_differ
 from millstream.errors import ConfigError, StoreError
 from millstream.pipelines.query_files import QUERY_ID_PROPERTY
 from millstream.pipelines.stores.fencing import RESTORE
-from millstream.pipelines.stores.identities import is_same_table
 from millstream.pipelines.stores.spec import FORGOTTEN, BatchMark, Progress, Role
 
 if TYPE_CHECKING:

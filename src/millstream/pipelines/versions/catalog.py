@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from millstream.connect.tables import sqlite_tables
+from millstream.connect.tables.identities import postgres_identity
 from millstream.connect.tables.postgres_connection import connect, explained, patiently
 from millstream.connect.tables.postgres_rows import CREATION_LOCK
 from millstream.connect.tables.schema import quote
@@ -41,7 +42,6 @@ from millstream.connect.tables.spec import (
 )
 from millstream.errors import ConfigError, StoreError
 from millstream.pipelines.stores import open_store
-from millstream.pipelines.stores.identities import postgres_identity
 from millstream.pipelines.stores.spec import Progress
 from millstream.pipelines.versions import postgres_views
 from millstream.pipelines.versions.registry import Versions, catch_up, decode, encode

@@ -18,9 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from millstream.connect.tables.identities import is_same_table
 from millstream.errors import ConfigError
 from millstream.pipelines.spec import FIRST_VERSION, PipelineSpec, Table, Topic, View
-from millstream.pipelines.stores.identities import is_same_table
 from millstream.pipelines.versions.catalog import (
     Catalog,
     ReadersHoldLocks,

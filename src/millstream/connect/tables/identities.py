@@ -1,16 +1,16 @@
-"""Whether a table of a store is still the one that a query has written to.
+"""Whether a table is still the one that a query or a sink has written to.
 
-A table that was dropped and created again lacks what came before. So each batch stores, with the
-progress of its query, the identities of its tables:
+A table that was dropped and created again lacks what came before. So the identities of tables are
+stored with the progress of a query, or the positions of a sink:
 
     SQLite       a random id, which an index of the table has in its name (`sqlite_tables.py`)
-    PostgreSQL   NUMBER/STORE/ID: the oids of the table and of the progress table, and a random id,
-                 which is in the comment of the table
+    PostgreSQL   NUMBER/STORE/ID: the oids of the table and of the table that this is stored in, and
+                 a random id, which is in the comment of the table
 
 Index and comment are dropped with their table, and are part of a copy of the database. Tables of a
-restored dump have other numbers. So numbers are compared only if the progress table still has the
-same one, and ids otherwise. Numbers are stricter: a table that was restored by itself has its id,
-but may lack batches that are in the progress.
+restored dump have other numbers. So numbers are compared only if the table with the progress or the
+positions still has the same one, and ids otherwise. Numbers are stricter: a table that was restored
+by itself has its id, but may lack batches that are in the progress.
 
 Earlier builds stored the number only. A table that somebody else owns has no id: its comment
 cannot be changed.
@@ -27,9 +27,9 @@ from millstream.connect.tables.spec import PROGRESS_TABLE, TableSpec
 if TYPE_CHECKING:
     import psycopg
 
-_FIND = f"""
-    SELECT found.oid::oid::text, '{PROGRESS_TABLE}'::regclass::oid::text, coalesce(comment, ''),
-           coalesce(substring(comment FROM '\\[millstream ([0-9a-f]{{32}})\\]'), '')
+_FIND = """
+    SELECT found.oid::oid::text, to_regclass(%s)::oid::text, coalesce(comment, ''),
+           coalesce(substring(comment FROM '\\[millstream ([0-9a-f]{32})\\]'), '')
     FROM to_regclass(%s) AS found(oid), obj_description(found.oid, 'pg_class') AS comment
     WHERE found.oid IS NOT NULL"""
 
@@ -48,9 +48,11 @@ def is_same_table(known: str | None, found: str | None) -> bool:
     return identity != "" and known_identity == identity
 
 
-def postgres_identity(connection: psycopg.Connection, name: str) -> str | None:
+def postgres_identity(
+    connection: psycopg.Connection, name: str, stored_in: str = PROGRESS_TABLE
+) -> str | None:
     """The identity of a table, by its quoted name; None if it does not exist."""
-    found = connection.execute(_FIND, (name,)).fetchone()
+    found = connection.execute(_FIND, (stored_in, name)).fetchone()
     return None if found is None else f"{found[0]}/{found[1]}/{found[3]}"
 
 
@@ -59,7 +61,7 @@ def identify(connection: psycopg.Connection, table: TableSpec) -> None:
     import psycopg
 
     name = table_name(table)
-    found = connection.execute(_FIND, (name,)).fetchone()
+    found = connection.execute(_FIND, (PROGRESS_TABLE, name)).fetchone()
     if found is None or found[3]:
         return
     comment = f"{found[2]} [millstream {uuid.uuid4().hex}]".lstrip()

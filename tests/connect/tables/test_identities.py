@@ -11,9 +11,9 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from millstream.connect.tables.identities import is_same_table, postgres_identity
 from millstream.errors import StoreError
 from millstream.pipelines.stores import TableSpec, open_store
-from millstream.pipelines.stores.identities import is_same_table, postgres_identity
 from tests.peers.postgres import PostgresServer, program
 from tests.pipelines.stores.conftest import Database, new_database
 
