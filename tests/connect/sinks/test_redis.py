@@ -31,8 +31,8 @@ def test_positions_of_an_earlier_version_continue(redis: RedisServer, log: Log) 
     log.put((1, "one"))
     run_once(cache.config(log))
     place, key = f"{log.topic}/0", "millstream:positions:shop"
-    topic_id, offset, *_ = cache.client.hget(key, place).split(" ")
-    cache.client.hset(key, mapping={place: f"{topic_id} {offset}", "written_at": "12.5"})
+    position, *_ = cache.client.hget(key, place).split("/")
+    cache.client.hset(key, mapping={place: position, "written_at": "12.5"})
     cache.client.hdel(key, f"written_at {log.topic}")
     with open_sink(cache.config(log)) as sink:
         sink.open()

@@ -96,8 +96,8 @@ class RedisSink(Sink):
         for place, position in found.items():
             topic, slash, partition = place.rpartition("/")
             if slash:  # it is not a time
-                topic_id, *numbers = position.split(" ")
-                positions[Place(topic, int(partition))] = Position(topic_id, *map(int, numbers))
+                topic_id, _, numbers = position.rpartition(" ")
+                positions[Place(topic, int(partition))] = Position(topic_id, *map(int, numbers.split("/")))
         return positions
 
     def apply(self, write: Write) -> None:
@@ -245,8 +245,10 @@ class RedisSink(Sink):
 def _text(position: Position | None) -> str:
     if position is None:
         return ""
-    is_known = position[2:] != (UNKNOWN, UNKNOWN)
-    return " ".join(map(str, position if is_known else position[:2]))
+    topic_id, *numbers = position
+    if position[2:] == (UNKNOWN, UNKNOWN):
+        del numbers[1:]  # as earlier versions wrote it: texts are compared
+    return f"{topic_id} {'/'.join(map(str, numbers))}"
 
 
 def _escaped(text: str) -> str:
