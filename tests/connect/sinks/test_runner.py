@@ -309,6 +309,19 @@ def test_bad_record_stops_the_sink_if_it_must_not_be_skipped(derived: Derived, l
     assert derived.rows() == {1: "one", 3: "three"}
 
 
+def test_column_that_rows_do_not_have_is_reported_once(
+    derived: Derived, log: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.send(*(({"id": it}, {"op": "u", "after": {"id": it, "title": "new"}}) for it in range(3)))
+    log.send(delete_row(2))
+    run_once(derived.config(log, topic={"table": "items"}))
+    reported = [it.getMessage() for it in caplog.records if "--rebuild" in it.getMessage()]
+    is_declared = bool(derived.topic_options)
+    assert len(reported) == is_declared
+    if is_declared:
+        assert f"{log.topic}-0 offset 0: the row has no 'name'" in reported[0]
+
+
 def test_unchanged_values_are_kept(derived: Derived, log: Log) -> None:
     """An update without a large value that it leaves unchanged."""
     placeholder = "__debezium_unavailable_value"

@@ -97,7 +97,9 @@ class RedisSink(Sink):
             topic, slash, partition = place.rpartition("/")
             if slash:  # it is not a time
                 topic_id, _, numbers = position.rpartition(" ")
-                positions[Place(topic, int(partition))] = Position(topic_id, *map(int, numbers.split("/")))
+                positions[Place(topic, int(partition))] = Position(
+                    topic_id, *map(int, numbers.split("/"))
+                )
         return positions
 
     def apply(self, write: Write) -> None:

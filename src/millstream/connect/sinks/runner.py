@@ -237,6 +237,8 @@ class _Turn:
         self._targets: dict[str, Target] = {}
         self._touch_seconds: float | None = None  # with compacted topics
         self._touched_at = 0.0
+        # Columns that no row has lacked yet, by topic.
+        self._present = {it.topic: set(it.names or ()) for it in sink.targets}
 
     def begin(self) -> None:
         """Open the sink and continue where it is."""
@@ -391,7 +393,25 @@ class _Turn:
         rows = self._rows(topic, changes)
         if changes.failures:
             self._handle_bad(topic, chunks, changes.failures)
-        return Part(changes, rows, [Run(it.place.partition, it.offsets) for it in chunks])
+        part = Part(changes, rows, [Run(it.place.partition, it.offsets) for it in chunks])
+        self._warn_of_missing(topic.topic, part)
+        return part
+
+    def _warn_of_missing(self, topic: str, part: Part) -> None:
+        """Once for each column: it may have another name in the source now."""
+        present = self._present[topic]
+        for change in part.changes.changes:
+            if change.row is None or present <= change.row.keys():
+                continue
+            partition, offset = part.origin(change.record)
+            for name in present - change.row.keys() - set(change.unchanged):
+                present.discard(name)
+                logger.warning(
+                    "%s-%s offset %s: the row has no %r, which sink %s declares, and becomes null "
+                    "there. If it was renamed in the source, declare its new name and run with "
+                    "--rebuild",
+                    topic, partition, offset, name, self._sink.name,
+                )  # fmt: skip
 
     def _fill_unchanged(self, target: Target, changes: Changes) -> None:
         keys = [it.key for it in changes.changes if it.unchanged]

@@ -41,8 +41,8 @@ _TYPES = {
 }  # all else: TEXT
 # SQLite gives tables no identity of their own: each gets a random one from us. It is in the name of
 # an index that never has an entry. The index is dropped with its table, and stays with it when the
-# table is renamed or the file is copied. Views cannot have indexes: their identities are in a table,
-# and those that earlier builds gave to tables.
+# table is renamed or the file is copied. Views cannot have indexes: their identities are in a
+# table, and those that earlier builds gave to tables.
 _IDENTITY_INDEX = "millstream identity "
 _CREATE_IDENTITIES = f"""
     CREATE TABLE IF NOT EXISTS {IDENTITIES_TABLE} (
