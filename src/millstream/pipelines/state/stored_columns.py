@@ -58,12 +58,10 @@ class StoredColumns:
                 f"{', '.join(sorted(self._names.values()))}. Rename one of them"
             )
         self._schema = pa.schema([it.with_name(self._names[it.name]) for it in spec.schema])
-        self._dropped: list[str] = []
+        self._dropped: list[str] | None = []
         if listed is not None:
             self._check(listed)
-            if listed["pages"]:
-                known = {*listed["columns"], *listed.get("dropped", ())}
-                self._dropped = sorted(known - {*self._names.values()})
+            self._dropped = self._still_dropped(listed)
 
     @property
     def layout(self) -> dict[str, Any]:
@@ -98,6 +96,15 @@ class StoredColumns:
             return next((name for name in earlier if name in listed["columns"]), column)
         return column
 
+    def _still_dropped(self, listed: Mapping[str, Any]) -> list[str] | None:
+        """What pages may have besides the columns; None if an earlier version did not record it."""
+        if not listed["pages"]:
+            return []
+        dropped = listed.get("dropped")
+        if dropped is None:
+            return None
+        return sorted({*listed["columns"], *dropped} - {*self._names.values()})
+
     def _check(self, listed: Mapping[str, Any]) -> None:
         check_same(f"keys of {self._table}", listed["keys"], list(self._spec.keys))
         check_same(f"time of {self._table}", listed["time"], self._spec.time)
@@ -111,8 +118,8 @@ class StoredColumns:
 
     def _check_added(self, column: str, listed: Mapping[str, Any]) -> None:
         """Raise `StateMismatch` if rows that were stored without the column cannot be used."""
-        columns = listed["columns"]
-        if self._names[column] in listed.get("dropped", ()):
+        columns, dropped = listed["columns"], listed.get("dropped")
+        if self._names[column] in (dropped or ()):
             raise StateMismatch(
                 f"column {column} was removed from the stored {self._table} and has come back: "
                 "only some of the older rows still have its values. Add it under another name, or "
@@ -122,10 +129,10 @@ class StoredColumns:
             others = [it for it in columns if it != column and not it.startswith(f"{column}#")]
             stored = ", ".join(others)
             check_same(f"columns of {self._table}", stored, f"{column} in addition")
-        if "dropped" not in listed and not self._generations.get(column):
+        if dropped is None and not self._generations.get(column):
             raise StateMismatch(
                 f"column {column} is new in the stored {self._table}. An earlier version of "
                 "Millstream wrote these, and did not record whether the column was removed before. "
-                "Run at least one batch without the column and then add it, or use a new "
+                "Run at least one batch of the pipeline without it and then add it, or use a new "
                 "checkpoint, which computes the state from the beginning"
             )
