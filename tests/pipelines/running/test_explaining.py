@@ -46,7 +46,7 @@ def session_with_rocksdb(spark: SparkSession) -> Iterator[SparkSession]:
 def steps(session_with_rocksdb: SparkSession, tmp_path: Path) -> Callable[..., list[Step]]:
     """The steps of a function of orders, clicks and rates, of those that it takes."""
 
-    def explained(function: Callable[..., DataFrame], key: str = "", mode: str = "append") -> Any:
+    def explained(function: Callable[..., DataFrame], key: Any = "", mode: str = "append") -> Any:
         names = function.__code__.co_varnames[: function.__code__.co_argcount]
         reads = {name: {"orders": ORDERS, "clicks": CLICKS, "rates": RATES}[name] for name in names}
         writes = table("t", key=key) if key else table("t")
@@ -102,7 +102,7 @@ def by_start(orders: DataFrame) -> DataFrame:
 
 
 def test_start_of_a_window_is_not_known_to_pass(steps: Any) -> None:
-    (found,) = [it for it in steps(by_start, "minute", "update") if it.has_state]
+    (found,) = [it for it in steps(by_start, ("minute", "upper(shop)"), "update") if it.has_state]
     assert found.title == "aggregate by minute, upper(shop)"
     assert dict(found.details)["kept"] == FOREVER
 

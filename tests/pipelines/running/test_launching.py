@@ -395,6 +395,15 @@ def test_topics_may_be_corrected_after_a_first_start_that_failed(
     assert stored(tmp_path, "select user, total from totals") == [("ada", 3.0), ("bob", 1.5)]
 
 
+def test_aggregate_that_is_refused_creates_no_table(
+    spark: SparkSession, orders: str, where: dict[str, Any], tmp_path: Path
+) -> None:
+    by_total = totals(orders).variant("by-total", writes=table("by_total", key="total"))
+    with pytest.raises(ConfigError, match="the key total, which changes with the aggregate"):
+        by_total.start(spark, **where)
+    assert not (tmp_path / "store.db").exists()
+
+
 def test_result_that_is_no_stream_is_refused(
     spark: SparkSession, orders: str, where: dict[str, Any]
 ) -> None:

@@ -136,6 +136,7 @@ def start(
         tables = table_ends(pipeline, settings)
         made = apply_to_streams(pipeline, spark, settings, starting, tables)
         result = combine(pipeline, made)
+        mode = choose_output_mode(pipeline, made)  # before tables are created
         checkpoint.check_state(pipeline, stateful_operators(analyzed(result)))
         sink = make_sink(
             pipeline,
@@ -149,7 +150,6 @@ def start(
             deployed.publish(operators_by_arrival(analyzed(result)))
         checkpoint.check_windows(closing_rules(analyzed(result)))
         checkpoint.align_sources(pipeline, inputs_of(result))
-        mode = choose_output_mode(pipeline, made)
         counted = count_written(pipeline, result) if settings.publish_status else result
         writer = (
             counted.writeStream.queryName(pipeline.identity)
