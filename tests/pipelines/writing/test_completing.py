@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from millstream.client.cluster import Cluster, check
+from millstream.client.fetching import last_stable_offset, log_end_offset
 from millstream.client.producing import RawProducer
 from millstream.client.transactions import (
     Transaction,
@@ -18,6 +19,7 @@ from millstream.client.transactions import (
     open_transactions,
 )
 from millstream.errors import ApiError, ErrorCode
+from millstream.pipelines.offsets import DECISIONS_TOPIC
 from millstream.pipelines.writing.completing import Completer, RecordsLost
 from millstream.pipelines.writing.decisions import (
     NO_BATCH,
@@ -198,6 +200,12 @@ def deciding(query: Query, transactional_id: str, decision: Decision) -> RawProd
     return producer
 
 
+def all_have_ended(query: Query) -> bool:
+    """Whether the markers of all decisions are written."""
+    where = (query.driver, DECISIONS_TOPIC, 0)
+    return last_stable_offset(*where) == log_end_offset(*where)
+
+
 @pytest.mark.parametrize("first_is_committed", [False, True])
 def test_last_committed_decision_in_the_log_counts_whichever_marker_comes_first(
     query: Query, first_is_committed: bool
@@ -206,7 +214,9 @@ def test_last_committed_decision_in_the_log_counts_whichever_marker_comes_first(
     later = Decision(NO_BATCH, driver=DriverEpoch(2, 0))
     first, second = deciding(query, "first", earlier), deciding(query, "second", later)
     second.end(commit=True)
+    wait_for(lambda: query.log.committed().decision == later)
     first.end(commit=first_is_committed)
+    wait_for(lambda: all_have_ended(query))
     for log in (query.log, DecisionLog(query.driver, query.transactional_id)):
         assert log.committed().decision == later
 
@@ -217,6 +227,7 @@ def test_decision_that_is_aborted_leaves_the_one_before_it(query: Query) -> None
     second = deciding(query, "second", Decision(0, driver=DriverEpoch(2, 0)))
     second.end(commit=False)
     first.end(commit=True)
+    wait_for(lambda: all_have_ended(query))
     assert query.log.committed().decision == earlier
 
 
@@ -229,6 +240,7 @@ def test_latest_does_not_take_what_a_driver_with_another_producer_id_is_about_to
         query.log.latest(older)
     assert caught.value.code is ErrorCode.PRODUCER_FENCED
     newer.end(commit=False)
+    wait_for(lambda: all_have_ended(query))
     assert query.log.latest(query.begin()).decided_batch_id == NO_BATCH
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from millstream.admin.transactions import list_transactions
 from millstream.client.cluster import Cluster
+from millstream.client.fetching import fetch_batches
 from millstream.client.producing import RawProducer
 from millstream.client.transactions import (
     Transaction,
@@ -20,15 +21,18 @@ from millstream.client.transactions import (
     open_transactions,
 )
 from millstream.errors import ApiError, ErrorCode
+from millstream.pipelines.offsets import DECISIONS_TOPIC
 from millstream.pipelines.writing import protocol as module
 from millstream.pipelines.writing.decisions import (
     NO_BATCH,
     Decision,
     DecisionLog,
+    DriverEpoch,
     TaskTransaction,
 )
 from millstream.pipelines.writing.options import parse_write_options
 from millstream.pipelines.writing.protocol import BatchProtocol, Begun
+from millstream.records.batch import iterate_headers
 from millstream.records.record import Record, encode_batch
 from tests.peers.patience import wait_until
 from tests.peers.servers import Server, start_millstream
@@ -307,6 +311,46 @@ def test_reset_is_remembered_after_the_driver_got_another_producer_id(
         assert query.protocol().decided() == after
         assert query.protocol().begin().decided == after
     assert query.values(at_least=2) == [b"0", b"57"]
+
+
+def test_decision_of_another_producer_id_is_found_before_and_after_compaction(
+    tmp_path: Path,
+) -> None:
+    server = start_millstream(tmp_path / "data", {"log.cleaner.backoff.ms": "20"})
+    try:
+        topics = Topics(server)
+        topics.create(
+            name=DECISIONS_TOPIC,
+            cleanup_policy="compact",
+            internal_segment_bytes="300",
+            min_cleanable_dirty_ratio="0.01",
+        )
+        with Cluster(topics.bootstrap) as cluster:
+            log = DecisionLog(cluster, "query")
+            for number in range(20):  # each by another producer id
+                producer = RawProducer(cluster)
+                producer.begin(f"driver-{number}", TIMEOUT_MS)
+                epoch = DriverEpoch(number, 20 - number)
+                last = Decision(20 - number, driver=epoch)
+                log.send_decision(producer, last)
+                producer.end(commit=True)
+                wait_until(lambda expected=last: log.committed().decision == expected)
+            wait_until(lambda: first_offset_of(cluster) > 0)
+            assert DecisionLog(cluster, "query").committed().decision == last
+    finally:
+        server.kill()
+
+
+def first_offset_of(cluster: Cluster) -> int:
+    """That of the first decision that compaction has left. It keeps an empty batch of each
+    producer."""
+    position = 0
+    while True:
+        fetched = fetch_batches(cluster, DECISIONS_TOPIC, 0, position)
+        for _, header in iterate_headers(fetched.records):
+            if header.record_count and not header.is_control:
+                return header.base_offset
+            position = header.next_offset
 
 
 @pytest.mark.parametrize("is_written", [False, True])
