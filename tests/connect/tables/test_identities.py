@@ -136,6 +136,21 @@ def test_comment_of_the_user_is_kept_and_may_be_replaced(postgres_database: Data
     assert found.rpartition("/")[2] != ""
 
 
+def test_table_that_is_locked_gets_its_id_from_a_later_run(postgres_database: Database) -> None:
+    postgres_database.run("CREATE TABLE users (id bigint PRIMARY KEY)")
+    with psycopg.connect(postgres_database.url) as other:
+        other.execute("LOCK TABLE users IN SHARE UPDATE EXCLUSIVE MODE")  # as VACUUM does
+        write(postgres_database, 0)
+        without = postgres_identity(other, "users")
+        other.rollback()
+        write(postgres_database, 1)
+        found = postgres_identity(other, "users")
+    assert without is not None
+    assert found is not None
+    assert found.startswith(without)
+    assert len(found) == len(without) + 32
+
+
 def test_table_that_somebody_else_owns_is_known_by_its_number(postgres_database: Database) -> None:
     role = postgres_database.url.rpartition("/")[2].replace("test", "role")
     for statement in (

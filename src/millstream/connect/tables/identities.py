@@ -19,6 +19,7 @@ cannot be changed.
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from millstream.connect.tables.postgres_tables import table_name
@@ -27,6 +28,7 @@ from millstream.connect.tables.spec import PROGRESS_TABLE, TableSpec
 if TYPE_CHECKING:
     import psycopg
 
+_LOCK_WAIT_MS = 200
 _FIND = """
     SELECT found.oid::oid::text, to_regclass(%s)::oid::text, coalesce(comment, ''),
            coalesce(substring(comment FROM '\\[millstream ([0-9a-f]{32})\\]'), '')
@@ -57,7 +59,7 @@ def postgres_identity(
 
 
 def identify(connection: psycopg.Connection, table: TableSpec) -> None:
-    """Add an id to the comment of a table, if it has none and may be changed."""
+    """Add an id to the comment of a table, if it has none and can be changed now."""
     import psycopg
 
     name = table_name(table)
@@ -66,8 +68,11 @@ def identify(connection: psycopg.Connection, table: TableSpec) -> None:
         return
     comment = f"{found[2]} [millstream {uuid.uuid4().hex}]".lstrip()
     literal = psycopg.sql.Literal(comment).as_string(connection)
-    try:
-        with connection.transaction():  # a savepoint
-            connection.execute(f"COMMENT ON TABLE {name} IS {literal}")
-    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.WrongObjectType):
-        pass  # a table of somebody else, or a view
+    obstacles = (
+        psycopg.errors.InsufficientPrivilege,  # it belongs to somebody else
+        psycopg.errors.WrongObjectType,  # it is a view
+        psycopg.errors.LockNotAvailable,  # by VACUUM, perhaps for hours: the next run tries again
+    )
+    with suppress(*obstacles), connection.transaction():  # a savepoint
+        connection.execute(f"SET LOCAL lock_timeout = {_LOCK_WAIT_MS}")
+        connection.execute(f"COMMENT ON TABLE {name} IS {literal}")
