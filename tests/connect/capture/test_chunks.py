@@ -141,6 +141,36 @@ def test_killed_new_snapshot_goes_on_with_the_next_chunk(setup: Setup) -> None:
     setup.check("orders")
 
 
+NEW_KEYS = {
+    "other column": "ADD PRIMARY KEY (code)",
+    "wider": "ADD PRIMARY KEY (id, code)",
+    "other order": 'ADD PRIMARY KEY (id), ALTER COLUMN id TYPE text COLLATE "C"',
+    "none": "REPLICA IDENTITY FULL",
+}
+
+
+@pytest.mark.parametrize("new_key", NEW_KEYS)
+def test_copy_starts_over_if_the_key_changes(setup: Setup, new_key: str) -> None:
+    """The last key that was copied says nothing about the order of another key."""
+    is_text = new_key == "other order"
+    kind = 'text COLLATE "en-x-icu"' if is_text else "int"
+    key = "CASE WHEN g > 100 THEN 'B' ELSE 'a' END || 1000 + g" if is_text else "1000 + g"
+    setup.execute(f"CREATE TABLE orders (id {kind} PRIMARY KEY, code int NOT NULL)")
+    setup.execute(f"INSERT INTO orders SELECT {key}, g FROM generate_series(1, 200) g")
+    with setup.running(chunk_rows=10) as capture:
+        setup.caught_up(capture)
+    request(setup, "orders", replace=True)
+    assert setup.spawn("after commit:5", chunk_rows=10).wait(PATIENCE_SECONDS) == -9
+    assert 0 < copied(setup, "orders") < 200
+    setup.execute(f"ALTER TABLE orders DROP CONSTRAINT orders_pkey, {NEW_KEYS[new_key]}")
+    with setup.running(chunk_rows=10) as capture:
+        setup.caught_up(capture)
+    changes = setup.read("orders")
+    last_truncate = max(at for at, it in enumerate(changes) if it.op == "t")
+    codes = [it.value["after"]["code"] for it in changes[last_truncate + 1 :] if it.value]
+    assert sorted(codes) == list(range(1, 201))
+
+
 def test_table_that_is_created_later_is_copied(setup: Setup) -> None:
     setup.execute(TABLE.format("orders"))
     with setup.running() as capture:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 
 import psycopg
 import pytest
@@ -16,6 +17,7 @@ from millstream.connect.capture.source import Source
 from millstream.connect.capture.tables import CaptureError
 from tests.connect.capture.conftest import SETTINGS, new_setup
 from tests.connect.capture.harness import TABLE, Setup, read_topic, wait_until
+from tests.connect.capture.test_chunks import request
 from tests.peers.cache import PeerMissing
 from tests.peers.postgres import start_postgres
 
@@ -85,6 +87,41 @@ def test_role_with_the_least_rights_captures(setup: Setup) -> None:
         setup.execute("UPDATE orders SET version = 1")
         setup.caught_up(capture)
     setup.check("orders")
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["first snapshot", "beside the stream"])
+def test_table_whose_rows_are_hidden_from_the_role_is_not_copied(
+    setup: Setup, is_first: bool
+) -> None:
+    """Row level security does not apply to the stream, so the topic would lack some rows."""
+    setup.execute(TABLE.format("orders"))
+    setup.execute("INSERT INTO orders VALUES (1, 0)")
+    setup.execute("ALTER TABLE orders ENABLE ROW LEVEL SECURITY")
+    role = f"reader_{setup.name}"
+    setup.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
+    setup.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
+    setup.execute(f"CREATE PUBLICATION millstream_{setup.name} FOR TABLE orders")
+    if not is_first:
+        with setup.running(snapshot="never") as capture:
+            setup.caught_up(capture)
+        request(setup, "orders")
+    url = setup.url.replace("millstream@", f"{role}@")
+    cure = re.escape(f"ALTER ROLE {role} BYPASSRLS")
+    problem = f"table public.orders cannot be copied by role {role}: .*row-level security.*{cure}"
+    assert re.search(problem, setup.failure(database=url))
+    setup.execute(f"ALTER ROLE {role} BYPASSRLS")
+    with setup.running(database=url) as capture:
+        setup.caught_up(capture)
+    setup.check("orders")
+
+
+def test_table_that_the_role_may_not_read_is_named(setup: Setup) -> None:
+    setup.execute(TABLE.format("orders"))
+    role = f"reader_{setup.name}"
+    setup.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
+    setup.execute(f"CREATE PUBLICATION millstream_{setup.name} FOR TABLE orders")
+    url = setup.url.replace("millstream@", f"{role}@")
+    assert f"GRANT SELECT ON public.orders TO {role}" in setup.failure(database=url)
 
 
 def test_slot_that_is_gone_is_refused(setup: Setup) -> None:
