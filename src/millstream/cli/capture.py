@@ -223,7 +223,8 @@ def update_bars(bars: Bars, known: dict[str, object], progress: Progress) -> Non
         if name not in known and table.is_unfinished:
             known[name] = bars.add_task(name)
         if name in known:
-            total = table.rows if table.is_done else max(table.rows_expected, table.rows + 1)
+            expected = max(table.rows_expected, table.rows + 1)
+            total = expected if table.is_unfinished else table.rows
             bars.update(known[name], completed=table.rows, total=total)  # type: ignore[arg-type]
 
 

@@ -7,9 +7,12 @@ import json
 import pytest
 
 from millstream.connect.capture.capture import Capture
+from millstream.connect.capture.control import start_over
 from millstream.connect.capture.position import CaptureState
+from millstream.connect.capture.settings import CaptureSettings
 from tests.connect.capture.harness import TABLE, Setup, final_rows, wait_until
 from tests.connect.capture.test_chunks import copied, request
+from tests.peers.patience import PATIENCE_SECONDS
 
 TABLES = {"tables": ["public.orders", "public.items"]}
 # How a table leaves, its name while it is away, and how it returns.
@@ -24,6 +27,11 @@ WAYS = {
         "ALTER PUBLICATION {} DROP TABLE items",
         "items",
         "ALTER PUBLICATION {} ADD TABLE items",
+    ),
+    "filtered": (
+        "ALTER PUBLICATION {} SET TABLE orders, items WHERE (id > 1), other",
+        "items",
+        "ALTER PUBLICATION {} SET TABLE orders, items, other",
     ),
     "swapped": (
         "ALTER TABLE items RENAME TO old; ALTER TABLE other RENAME TO items",
@@ -164,7 +172,7 @@ def test_table_that_leaves_while_it_is_copied_is_copied_anew(setup: Setup) -> No
         setup.caught_up(capture)
     request(setup, "items")
     process = setup.spawn("after commit:5", **TABLES, chunk_rows=10)
-    assert process.wait() == -9
+    assert process.wait(PATIENCE_SECONDS) == -9
     assert 0 < copied(setup, "items") < 193
     leave, name, back = WAYS["renamed"]
     setup.execute(leave)
@@ -191,9 +199,6 @@ def test_plain_snapshot_of_a_table_that_was_away_begins_with_a_truncate(setup: S
 
 
 def test_new_start_without_a_table_remembers_it(setup: Setup) -> None:
-    from millstream.connect.capture.control import start_over
-    from millstream.connect.capture.settings import CaptureSettings
-
     create(setup)
     with setup.running(**TABLES) as capture:
         setup.caught_up(capture)

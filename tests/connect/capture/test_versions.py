@@ -33,7 +33,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
 
 @pytest.mark.parametrize("server", VERSIONS, indirect=True)
 def test_every_version_is_captured(server: PostgresServer, broker: Broker) -> None:
-    """Snapshot, stream, changes of the layout, a kill, a new snapshot."""
+    """Snapshot, stream, changes of the layout, a kill, a new snapshot, a table that was away."""
     setup = new_setup(server, broker.bootstrap_servers)
     setup.execute(TABLE.format("orders"))
     setup.execute("INSERT INTO orders SELECT g, 0, '' FROM generate_series(1, 500) g")
@@ -49,6 +49,10 @@ def test_every_version_is_captured(server: PostgresServer, broker: Broker) -> No
         setup.execute("INSERT INTO orders VALUES (1000, 0, 'a', 2.50)")
         setup.execute("ALTER TABLE orders DROP COLUMN price")
         setup.execute("UPDATE orders SET version = 1 WHERE id = 1000")
+        setup.caught_up(capture)
+        setup.execute(f"ALTER PUBLICATION {setup.slot} DROP TABLE orders")
+        setup.execute("DELETE FROM orders WHERE id = 1000")
+        wait_until(lambda: setup.read("orders")[-1].op == "r", "a new copy", capture=capture)
         setup.caught_up(capture)
     setup.check("orders")
     rows = [it.value["after"] for it in setup.read("orders") if it.value and it.key["id"] == 1000]

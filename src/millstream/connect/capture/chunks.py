@@ -89,8 +89,8 @@ class ChunkTasks:
     # Names
 
     def relation(self, table: Table, xid: int) -> None:
-        """The stream goes on with rows of this table. If one of our tables has another name there,
-        or another table its name, changes of it are missing."""
+        """The stream goes on with rows of this table. If a captured table has another name there,
+        or another table has its name, changes are missing from its topic."""
         for name in {table.full_name, self._names.get(table.oid, table.full_name)}:
             known = self.state.tables.get(name)
             is_same = known is not None and (name, known.oid) == (table.full_name, table.oid)
@@ -103,7 +103,7 @@ class ChunkTasks:
                 self._forget_chunk(name)
                 self._changed.forget(name)
                 self._update(name, known.left())
-                log.info("table %s has another name in the stream: changes are missing", name)
+                log.info("table %s was renamed or replaced; it is copied when it is back", name)
 
     def _forget_chunk(self, table: str) -> None:
         if self._chunk is not None and self._chunk.table == table:
