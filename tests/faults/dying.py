@@ -40,6 +40,7 @@ STEPS = {
 KINDS = {
     "table": ("postgres", "PostgresSink"),
     "index": ("search", "SearchSink"),
+    "file": ("sqlite", "SqliteSink"),
     "cache": ("redis", "RedisSink"),
     "lake": ("delta", "DeltaSink"),
     "files": ("parquet", "ParquetSink"),

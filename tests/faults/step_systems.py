@@ -53,6 +53,8 @@ def declaration(
         case "index":
             options = 'fields = ["note"]\nstored = ["id", "version"]'
             return f"fts5:///{directory / 'index.db'}", "", options
+        case "file":
+            return f"sqlite:///{directory / 'file.db'}", "", COLUMNS
         case "cache":
             assert cache is not None
             return cache.url, "", ""
@@ -84,6 +86,15 @@ def rows_of_index(path: Path, tables: Sequence[str]) -> Rows:
             for id, version, note in connection.execute(f"SELECT id, version, note FROM {table}"):
                 rows[table, id] = (version, note)
     return rows
+
+
+def rows_of_file(path: Path, tables: Sequence[str]) -> Rows:
+    with closing(sqlite3.connect(path)) as connection:
+        return {
+            (table, id): (version, note)
+            for table in tables
+            for id, version, note in connection.execute(f"SELECT id, version, note FROM {table}")
+        }
 
 
 def rows_of_cache(cache: RedisServer, tables: Sequence[str]) -> Rows:

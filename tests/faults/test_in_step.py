@@ -86,6 +86,15 @@ def test_lakes_equal_the_database_after_random_crashes(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(40, 43))
+def test_tables_in_a_file_equal_the_database_after_random_crashes(
+    tmp_path: Path, database: PostgresServer, seed: int
+) -> None:
+    run_with(tmp_path, database, ["file"], seed)
+
+
+@pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(30, 33))
