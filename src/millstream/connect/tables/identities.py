@@ -74,5 +74,7 @@ def identify(connection: psycopg.Connection, table: TableSpec) -> None:
         psycopg.errors.LockNotAvailable,  # by VACUUM, perhaps for hours: the next run tries again
     )
     with suppress(*obstacles), connection.transaction():  # a savepoint
+        (before,) = connection.execute("SHOW lock_timeout").fetchone() or ("0",)
         connection.execute(f"SET LOCAL lock_timeout = {_LOCK_WAIT_MS}")
         connection.execute(f"COMMENT ON TABLE {name} IS {literal}")
+        connection.execute("SELECT set_config('lock_timeout', %s, true)", (before,))
