@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.hidden import hide_again, show_watermark
 from millstream.pipelines.joins.frames import keep_watermark
 from millstream.pipelines.joins.matching import is_last
 
@@ -34,11 +35,12 @@ _HELD_ROWS = 1 << 17  # combined rows that a task holds before it combines them 
 def keep_highest(frame: DataFrame, by: str, *, time: str, size: Duration) -> DataFrame:
     """The rows that are the highest of their window, and all equals, as far as a task has seen."""
     size_us = duration_us(size, "size")
+    shown = show_watermark(frame)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from _combined(batches, lambda rows: highest_rows(rows, by, time, size_us))
 
-    return keep_watermark(frame.mapInArrow(run, frame.schema), frame)
+    return hide_again(keep_watermark(shown.mapInArrow(run, shown.schema), shown), frame)
 
 
 def count_panes(frame: DataFrame, key: str, *, time: str, size: Duration) -> DataFrame:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from millstream.pipelines.hidden import hide_again, show_watermark
 from millstream.shredding.opening import open_keys
 from millstream.shredding.shredder import Forgotten, Shredder
 
@@ -69,6 +70,8 @@ def _changed(rows: DataFrame, column: str, change: Callable[[Any], list[Any]]) -
     if column not in rows.columns:
         raise ValueError(f"there is no column {column!r}; there are {', '.join(rows.columns)}")
 
+    shown = show_watermark(rows)
+
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
@@ -77,4 +80,4 @@ def _changed(rows: DataFrame, column: str, change: Callable[[Any], list[Any]]) -
             values = pa.array(change(batch), batch.schema.field(position).type)
             yield batch.set_column(position, batch.schema.field(position), values)
 
-    return rows.mapInArrow(run, rows.schema)
+    return hide_again(shown.mapInArrow(run, shown.schema), rows)

@@ -89,6 +89,24 @@ def test_batch_ignores_options_for_streams(
     assert declared.batch(spark, broker=topics.bootstrap).count() == 2
 
 
+def test_all_columns_of_a_topic_are_those_of_its_schema_in_every_batch(
+    spark: SparkSession, topics: Topics, orders: str, where: dict[str, Any], tmp_path: Path
+) -> None:
+    """The watermark, which is null in the first batch and in a batch over history, is none."""
+    declared = pipeline(
+        reads=topic(orders, schema=SCHEMA, watermark=("at", "1 second")),
+        writes=table("values"),
+        name=f"values-{orders}",
+    )(lambda orders: orders.selectExpr("to_json(struct(*)) as value"))
+    run_once(declared, spark, where)
+    topics.fill(orders, [order(4, minute=1)], partition=1)
+    run_once(declared, spark, where)
+    found = {row[0] for row in stored(tmp_path, 'SELECT value FROM "values"')}
+    history = declared.batch(spark, broker=topics.bootstrap)
+    assert found == {row.value for row in history.collect()}
+    assert {tuple(json.loads(it)) for it in found} == {("id", "user", "amount", "at")}
+
+
 @pytest.mark.slow
 def test_stream_that_begins_at_the_end_keeps_to_where_that_was(
     spark: SparkSession, topics: Topics, orders: str, where: dict[str, Any], tmp_path: Path

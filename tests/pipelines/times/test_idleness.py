@@ -35,7 +35,7 @@ def counted(source: str) -> Pipeline:
     def counts(events: DataFrame) -> DataFrame:
         from pyspark.sql.functions import window
 
-        assert events.columns == ["n", "at", "_watermark"]
+        assert events.columns == ["n", "at"]
         counts = events.groupBy(window("at", "1 minute").alias("period")).count()
         return counts.selectExpr("period.start as minute", "count")
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from millstream.errors import ConfigError
 from millstream.pipelines.pipeline import pipeline
 from millstream.pipelines.spec import ONLY, table, topic
+from millstream.pipelines.windows import tumbling
 from millstream.testing.streams import Disorder, check_stream, moments
 from millstream.testing.streams.check import SEED_VARIABLE, Judge, Rules, choose_seed
 from millstream.testing.streams.inputs import Source, define
@@ -47,6 +48,35 @@ def test_window_as_a_stream_is_the_window_as_a_batch(spark: SparkSession) -> Non
     assert all(it.rows() for it in outcomes)
     assert any(it.dropped_by_spark for it in outcomes), "late rows came, and were dropped"
     assert dict(spark.conf.getAll) == before
+
+
+def test_all_columns_of_a_stream_are_those_of_the_batch(spark: SparkSession) -> None:
+    """Without the watermark, which differs between batches; windows find it all the same."""
+
+    @pipeline(
+        reads={
+            "orders": topic("orders", schema=SCHEMA, watermark=("at", "30 seconds")),
+            "others": topic("others", schema=SCHEMA, watermark=("at", "30 seconds")),
+        },
+        writes={"values": topic("values"), "counts": table("counts")},
+    )
+    def everything(orders: DataFrame, others: DataFrame) -> dict[str, DataFrame]:
+        united = orders.union(others)
+        value = "to_json(struct(*)) as value"
+        return {
+            "values": united.selectExpr(value, "cast(xxhash64(*) as string) as key"),
+            "counts": united.transform(tumbling("1 minute", time="at", n="count(*)")),
+        }
+
+    outcomes = check_stream(
+        everything,
+        {"orders": ORDERS, "others": ORDERS},
+        spark=spark,
+        seed=3,
+        examples=1,
+        batches=4,
+    )
+    assert all(it.rows("values") for it in outcomes)
 
 
 def test_bad_input_is_refused_before_anything_runs(spark: SparkSession) -> None:

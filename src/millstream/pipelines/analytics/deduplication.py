@@ -47,6 +47,7 @@ from millstream.pipelines.columns import (
     watermark_delay_ms,
 )
 from millstream.pipelines.durations import Duration, duration_text, duration_us
+from millstream.pipelines.hidden import show_watermark
 from millstream.pipelines.joins.matching import Mask, sort_versions
 from millstream.pipelines.lateness import DropOrDivert, Lateness, split_late
 from millstream.pipelines.plans import check_not_aggregated
@@ -217,6 +218,7 @@ def deduplicate(
     lateness = lateness_of(stragglers, allowed_lateness, count_as, "deduplication", horizon_us)
     check_no_kind(frame)
     columns = [name for name in frame.columns if name != WATERMARK_COLUMN]
+    frame = show_watermark(frame)
     frame, key_names, time_name = name_columns(frame, key, time)
     check_time(frame, time_name, zoneless_allowed=True)
     check_watermark(frame, time_name, "keys would be kept forever")

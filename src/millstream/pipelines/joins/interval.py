@@ -38,6 +38,7 @@ from millstream.pipelines.columns import (
     watermark_delay_ms,
 )
 from millstream.pipelines.durations import Duration, duration_text, duration_us
+from millstream.pipelines.hidden import cut_watermark, show_watermark
 from millstream.pipelines.joins.frames import On, join_lateness, name_keys, other_columns
 from millstream.pipelines.lateness import DropOrDivert, Lateness
 from millstream.pipelines.results import drop_late
@@ -71,6 +72,7 @@ def interval_join(
     lateness = join_lateness(stragglers, None, count_as)
     reach = reach_us(band, how, unbounded=unbounded)
     left_keys, right_keys = name_keys(left, right, on)
+    left, right = show_watermark(left), show_watermark(right)
     left, left_time = name_column(left, time)
     right, other_time = name_column(right, time if right_time is None else right_time)
     for frame, name in ((left, left_time), (right, other_time)):
@@ -90,7 +92,7 @@ def interval_join(
     right = right.drop(WATERMARK_COLUMN).withColumnsRenamed(renamed)
     left = left.drop(WATERMARK_COLUMN)
     joined = left.join(right, _condition(left_keys, list(renamed.values()), reach, how), how)
-    return joined.select(*_shown(shown.columns, shared, renamed, carried))
+    return cut_watermark(joined.select(*_shown(shown.columns, shared, renamed, carried)))
 
 
 def late_rows(frame: DataFrame, reach: Duration, *, time: str | Column) -> DataFrame:

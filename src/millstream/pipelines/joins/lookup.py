@@ -38,6 +38,7 @@ import pyarrow as pa
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import as_column, check_choice, kind_of
 from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.hidden import hide_again, show_watermark
 from millstream.pipelines.joins.external import (
     Fetch,
     LookupClient,
@@ -181,6 +182,7 @@ def lookup(
         raise ConfigError(
             f"the result would have two columns {(taken or [ERROR])[0]}: rename one of them"
         )
+    given, frame = frame, show_watermark(frame)
     settings = LookupSettings(
         batch_size,
         duration_us(timeout, "timeout") // 1000,
@@ -193,7 +195,7 @@ def lookup(
     answers = from_arrow_schema(pa.schema([*inner, *columns]))
     whole = answers.add(ERROR, "string", metadata={BY_ARRIVAL: "lookup"})
     answered = frame.mapInArrow(_runner(wanted, inner), whole)
-    answered = keep_watermark(answered, frame)
+    answered = hide_again(keep_watermark(answered, frame), given)
     if on_failure == "divert":
         return answered
     if on_failure == "null":

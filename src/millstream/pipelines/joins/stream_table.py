@@ -51,6 +51,7 @@ from millstream.pipelines.columns import (
     name_column,
 )
 from millstream.pipelines.durations import Duration, duration_text, duration_us
+from millstream.pipelines.hidden import hide_again, show_watermark
 from millstream.pipelines.joins.changes import changes
 from millstream.pipelines.joins.frames import (
     On,
@@ -267,6 +268,7 @@ def enrich(
             table = _current_rows(table, on, sequence, delete)
         return _join_static(frame, table if where is None else table.where(where), on, how)
     left_keys, right_keys = name_keys(frame, table, on)
+    given, frame = frame, show_watermark(frame)
     table, sequence_name, delete_name = name_order(table, sequence, delete)
     without = (*right_keys, sequence_name, delete_name)
     carried = other_columns(frame, table, without, (_EXCLUDED,))
@@ -282,7 +284,7 @@ def enrich(
         waiting,
     )
     result = run_operator(operator, {_STREAM: frame, _TABLE: table}, buckets)
-    return result if waiting is not None else keep_watermark(result, frame)
+    return hide_again(result if waiting is not None else keep_watermark(result, frame), given)
 
 
 def _check_waiting(

@@ -63,6 +63,7 @@ from millstream.pipelines.columns import (
     name_columns,
 )
 from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.hidden import show_watermark
 from millstream.pipelines.lateness import DropOrDivert, Lateness
 from millstream.pipelines.patterns.conditions import (
     Code,
@@ -116,7 +117,7 @@ class Pattern(PatternSpec):
         """Late rows. A stream needs `_watermark` for it."""
         from pyspark.sql.functions import lit
 
-        frame, _, time_name = name_columns(frame, self.keys, self.time)
+        frame, _, time_name = name_columns(show_watermark(frame), self.keys, self.time)
         check_time(frame, time_name)
         time = as_column(time_name)
         marked = frame.withColumn(IS_LATE, with_rule(is_late(frame, time, time), IS_LATE, "time"))

@@ -51,7 +51,7 @@ from millstream.pipelines.running.sharing import (
     share,
 )
 from millstream.pipelines.running.sinks import make_sink
-from millstream.pipelines.running.tables import as_table, mark_bad_keys, reader_schema
+from millstream.pipelines.running.tables import as_table, hide_added, mark_bad_keys, reader_schema
 from millstream.pipelines.running.topics import check_topics
 from millstream.pipelines.running.written import count_written
 from millstream.pipelines.spec import PipelineSpec, Topic
@@ -412,7 +412,8 @@ def read_stream(
     frame = as_table(frame, topic)
     if topic.queries:
         frame = mark_queries(frame, topic.queries, options)
-    return frame if topic.watermark is None else with_watermark(frame, topic)
+    frame = frame if topic.watermark is None else with_watermark(frame, topic)
+    return hide_added(frame, topic)
 
 
 def limit_batches(options: dict[str, str]) -> None:
@@ -493,7 +494,8 @@ def read_history(
             options["mode"] = "drop"
         rows = mark_bad_keys(load(reader.options(**options)), it)
         rows = as_table(rows, it)
-        frames[parameter] = mark_queries(rows, it.queries, options) if it.queries else rows
+        rows = mark_queries(rows, it.queries, options) if it.queries else rows
+        frames[parameter] = hide_added(rows, it)
     return frames
 
 

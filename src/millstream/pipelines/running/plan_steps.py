@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.pipelines.columns import WATERMARK_DELAY
 from millstream.pipelines.durations import duration_text
-from millstream.pipelines.plans import analyzed
+from millstream.pipelines.plans import analyzed, items
 from millstream.pipelines.results import DROPPED, DROPPED_KIND
 from millstream.pipelines.spec import PipelineSpec, Table, Topic
 from millstream.pipelines.state.operator import OPERATOR
@@ -251,11 +251,6 @@ def operator_step(description: Mapping[str, Any], inputs: tuple[Step, ...]) -> S
     union = inputs[0].inputs if len(inputs) == 1 and len(description["inputs"]) > 1 else inputs
     grows = any(kept.startswith("forever") for kept in description["tables"].values())
     return Step(description["title"], union or inputs, tuple(details), True, grows)
-
-
-def items(sequence: Any) -> list[Any]:
-    """The elements of a Scala Seq."""
-    return [sequence.apply(index) for index in range(sequence.size())]
 
 
 def key_name(key: Any, outputs: list[Any]) -> str:

@@ -26,6 +26,7 @@ from millstream.pipelines.columns import (
     WATERMARK_COLUMN,
     as_column,
 )
+from millstream.pipelines.hidden import hide_watermark
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -80,6 +81,13 @@ def reader_schema(topic: Topic) -> StructType | None:
         if name not in columns.names:
             columns.add(name, kind)
     return columns
+
+
+def hide_added(frame: DataFrame, topic: Topic) -> DataFrame:
+    """The rows as a pipeline's function gets them: `_watermark` is hidden unless it is declared."""
+    declared = declared_schema(topic)
+    is_declared = declared is not None and WATERMARK_COLUMN in declared.names
+    return frame if is_declared else hide_watermark(frame)
 
 
 def table_schema(topic: Topic) -> StructType:

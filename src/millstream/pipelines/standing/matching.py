@@ -31,6 +31,7 @@ import pyarrow as pa
 
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import QUERIES_COLUMN, check_time
+from millstream.pipelines.hidden import hide_again, show_watermark
 from millstream.pipelines.joins.frames import keep_watermark
 from millstream.pipelines.reading.positions import Positions
 from millstream.pipelines.standing.events import Rows
@@ -99,6 +100,7 @@ def match_queries(
 
     from millstream.pipelines.state.spark import arrow_schema
 
+    given, frame = frame, show_watermark(frame)
     topic, found, records = _source(frame, queries, options)
     read = reading_options(found, topic) if records is None else None
     if read is not None and QUERIES_COLUMN not in frame.columns:
@@ -122,7 +124,7 @@ def match_queries(
     source = QuerySource(uuid.uuid4().hex, topic, read, events, scans_max, records)
     whole = from_arrow_schema(pa.schema([*events, *MATCHES]))
     matched = frame.mapInArrow(_runner(source, inner, time), whole)
-    return keep_watermark(matched, frame.drop(QUERIES_COLUMN))
+    return hide_again(keep_watermark(matched, frame.drop(QUERIES_COLUMN)), given)
 
 
 def _source(frame: DataFrame, queries: str | None, options: Mapping[str, str] | None) -> _Reader:

@@ -37,6 +37,7 @@ import pyarrow as pa
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import as_column, check_time, listed
 from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.hidden import hide_again, show_watermark
 from millstream.pipelines.state import BucketState, InputSpec, Operator, StateTableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, key_codes
 from millstream.pipelines.state.tables import concat, times_of
@@ -141,6 +142,7 @@ def correct_device_clocks(
         raise ConfigError(f"memory {memory}: choose between 1 and {MEMORY_MAX} rows")
     tolerance_us = duration_us(tolerance, "tolerance", zero_allowed=True)
     own_us = unix_micros(as_column(received)) - unix_micros(as_column(sent))
+    given, frame = frame, show_watermark(frame)
     prepared = frame.withColumns({_RECEIVED: as_column(received), _OFFSET: own_us})
     keys = listed(key)
     names = prepared.select(*map(as_column, keys)).columns
@@ -151,7 +153,7 @@ def correct_device_clocks(
     operator = DeviceOffsets(schema, names, memory, duration_us(forget, "forget"))
     found = run_operator(operator, {_ROWS: prepared}, buckets)
     robust = _corrected(found, event, received, as_column(_OFFSET), own_us, tolerance_us)
-    return robust.drop(_RECEIVED)
+    return hide_again(robust.drop(_RECEIVED), given)
 
 
 def count_odd_clocks(frame: DataFrame, name: str = ODD_CLOCKS) -> DataFrame:

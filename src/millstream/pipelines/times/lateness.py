@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import WATERMARK_COLUMN, as_column, check_time
 from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.hidden import hide_again, show_watermark
 from millstream.pipelines.query_files import watermark_ms_of
 from millstream.pipelines.results import LATENESS
 
@@ -49,16 +50,18 @@ def mark_late(frame: DataFrame, deadline: Duration, *, time: str | Column) -> Da
     moment = as_column(time)
     waiting_us = duration_us(deadline, "deadline", zero_allowed=True)
     due = timestamp_micros(unix_micros(moment) + waiting_us)
-    return frame.withColumns(
+    shown = show_watermark(frame)
+    marked = shown.withColumns(
         {
-            LATE: with_rule(is_late(frame, moment, due), LATE, f"time + {deadline}"),
-            LATENESS: lateness(frame, moment),
+            LATE: with_rule(is_late(shown, moment, due), LATE, f"time + {deadline}"),
+            LATENESS: lateness(shown, moment),
         }
     )
+    return hide_again(marked, frame)
 
 
 def is_late(frame: DataFrame, time: Column, deadline: Column) -> Column:
-    """Never null. Raises `ConfigError` if the frame is a stream and has no `_watermark`."""
+    """Never null. Raises `ConfigError` if the frame is a stream and does not show `_watermark`."""
     from pyspark.sql.functions import coalesce, lit
 
     if not frame.isStreaming:
@@ -88,8 +91,9 @@ def watermark(frame: DataFrame) -> Column:
     if WATERMARK_COLUMN not in frame.columns:
         raise ConfigError(
             f"a stream needs the column {WATERMARK_COLUMN} to find late rows: declare "
-            'topic(..., schema=..., watermark=("at", "10 minutes")) and keep the column; without a '
-            f'pipeline, add "{WATERMARK_COLUMN} timestamp" to the schema of the reader, or, with '
+            'topic(..., schema=..., watermark=("at", "10 minutes")) for all inputs; after a '
+            f'function in Python, keep it: frame.select("*", "{WATERMARK_COLUMN}") before; without '
+            f'a pipeline, add "{WATERMARK_COLUMN} timestamp" to the schema of the reader, or, with '
             "another source, frame.transform(with_watermark_column, checkpoint)"
         )
     return col(WATERMARK_COLUMN)

@@ -54,6 +54,7 @@ from millstream.pipelines.columns import (
     watermark_delay_ms,
 )
 from millstream.pipelines.durations import Duration, duration_text, duration_us
+from millstream.pipelines.hidden import show_watermark
 from millstream.pipelines.lateness import Lateness, Stragglers
 from millstream.pipelines.plans import CLOSING
 from millstream.pipelines.results import (
@@ -90,7 +91,7 @@ class Window(WindowSpec):
 
     def __call__(self, frame: DataFrame) -> DataFrame:
         """The results."""
-        self._check(frame)
+        frame = self._checked(frame)
         if not frame.isStreaming:
             return self._of_batch(frame)
         assigned = self._assign(frame)
@@ -103,7 +104,7 @@ class Window(WindowSpec):
 
     def late(self, frame: DataFrame) -> DataFrame:
         """Late rows: one for each window whose results do not contain it."""
-        self._check(frame)
+        frame = self._checked(frame)
         return self._assign(frame).where(IS_LATE).select(*self._late_columns(frame))
 
     def with_late(self, frame: DataFrame) -> DataFrame:
@@ -111,7 +112,7 @@ class Window(WindowSpec):
         Always computed in bucketed state, with its aggregates (kept.py)."""
         from pyspark.sql.functions import lit, struct
 
-        self._check(frame)
+        frame = self._checked(frame)
         if frame.isStreaming:
             from millstream.pipelines.windows.kept import kept_with_late
 
@@ -134,7 +135,8 @@ class Window(WindowSpec):
         bounds = [] if isinstance(self.kind, Session) else [as_column(START), as_column(END)]
         return [*shown, *bounds, lit(LATE).alias(KIND), seconds.alias(LATENESS)]
 
-    def _check(self, frame: DataFrame) -> None:
+    def _checked(self, frame: DataFrame) -> DataFrame:
+        """The frame, with `_watermark` if it is a stream. Raises `ConfigError`."""
         check_time(frame, self.time)
         for key in self.keys:
             if isinstance(key, str):
@@ -150,10 +152,12 @@ class Window(WindowSpec):
             if name in taken:
                 raise ConfigError(f"there is a column {name} already: choose another name")
         if not frame.isStreaming:
-            return
+            return frame
         check_watermark(frame, self.time, "results would never be final")
         check_lateness(frame, self.time, self.lateness.allowed_us)
+        frame = show_watermark(frame)
         watermark(frame)
+        return frame
 
     def _assign(self, frame: DataFrame) -> DataFrame:
         """A row for each window that a row belongs to, with its bounds and whether it is late."""

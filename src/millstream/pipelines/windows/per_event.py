@@ -50,6 +50,7 @@ from millstream.pipelines.columns import (
     name_columns,
 )
 from millstream.pipelines.durations import Duration, duration_text, duration_us
+from millstream.pipelines.hidden import show_watermark
 from millstream.pipelines.lateness import Lateness, Stragglers
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.results import KIND, LATE, LATENESS, OLD, drop_late
@@ -105,7 +106,7 @@ class Sliding:
         """The events that were too late. A stream needs `_watermark` for it."""
         from pyspark.sql.functions import lit, timestamp_micros, unix_micros
 
-        frame, _, time_name = self._named(frame)
+        frame, _, time_name = self._named(show_watermark(frame))
         time = as_column(time_name).cast("timestamp")
         due = timestamp_micros(unix_micros(time) + self.lateness.allowed_us)
         rule = f"time + {duration_text(self.lateness.allowed_us)}"

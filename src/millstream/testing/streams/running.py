@@ -28,6 +28,7 @@ from millstream.pipelines.running.launching import refuse_connect
 from millstream.pipelines.running.output_modes import choose_output_mode
 from millstream.pipelines.running.outputs import combine, rows_of, without_watermark
 from millstream.pipelines.running.session import spark_settings
+from millstream.pipelines.running.tables import hide_added
 from millstream.pipelines.spec import ONLY
 from millstream.pipelines.standing.matching import mark_queries
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
@@ -226,7 +227,8 @@ class StreamRun:
             # The time is in the condition so that Spark does not move it before the watermark.
             is_mark = col(MARKER) & as_column(watermark[0]).isNotNull()
             frame = frame.withWatermark(*watermark).where(~is_mark)
-        return _marked(frame.select(*map(as_column, it.schema.names)), it)
+        marked = _marked(frame.select(*map(as_column, it.schema.names)), it)
+        return hide_added(marked, self.pipeline.reads[it.name])
 
     def _outcome(self) -> Outcome:
         done = sorted(self._sink.batches.items())
@@ -279,7 +281,7 @@ def run_batch(
         mine = [them.arrival.row for them in arrivals if them.arrival.input == name]
         table = source.table_of([source.with_all_queries(it) for it in mine])
         frame = _batch_frame(session, table, source.schema, place / f"{name}.parquet")
-        frames[name] = _marked(frame, source)
+        frames[name] = hide_added(_marked(frame, source), definition.pipeline.reads[name])
     return collect(definition.pipeline(**frames), list(definition.pipeline.writes))
 
 
