@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.functions import avg, col
 
 from millstream.errors import ConfigError
 from millstream.pipelines.analytics import rolling, smooth
@@ -91,6 +92,22 @@ def test_names_of_results_do_not_meet_those_of_parts(spark: SparkSession) -> Non
     measures = {"spent": "avg(amount)", "spent_n": "sum(amount)", "_part0": "count(amount)"}
     (found,) = by_minute(spark, rows, **measures)
     assert (found.spent, found.spent_n, found["_part0"]) == (1.5, 3.0, 2)
+
+
+@pytest.mark.parametrize("kind", ["decimal(10,2)", "decimal(18,6)", "decimal(28,0)", "int"])
+def test_average_is_that_of_spark_per_event_and_per_interval(
+    spark: SparkSession, rocksdb: None, kind: str
+) -> None:
+    rows = [("ann", moment(at), amount) for at, amount in ((1, 1.25), (15, 2.5), (25, -7.0))]
+    frame = spark.createDataFrame(rows, ROWS).withColumn("amount", col("amount").cast(kind))
+    (expected,) = frame.groupBy("user").agg(avg("amount").alias("it")).collect()
+    per_event = rolling(frame, "1 minute", key="user", time="time", it="avg(amount)")
+    per_interval = rolling(
+        frame, "1 minute", key="user", time="time", every="20 seconds", it="avg(amount)"
+    )
+    assert per_event.schema["it"].dataType == per_interval.schema["it"].dataType
+    for frame in (per_event, per_interval):
+        assert expected.it in {row.it for row in frame.collect()}
 
 
 def test_interval_whose_values_are_all_nan_has_no_percentile(spark: SparkSession) -> None:

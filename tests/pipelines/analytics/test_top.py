@@ -6,6 +6,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.functions import sum as sum_of
 
 from millstream.errors import ConfigError
 from millstream.pipelines.analytics import top_k
@@ -122,3 +123,9 @@ def test_bad_input_is_refused_before_the_query_starts(
     with pytest.raises(ConfigError) as refused:
         top_k(frame, **({"key": "user", "time": "time", "size": "1 minute"} | arguments))
     assert message in str(refused.value)
+
+
+def test_sketch_of_a_column_is_refused(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([], "user string, time timestamp, amount double")
+    with pytest.raises(ConfigError, match="use heavy_hitters for the greatest sums"):
+        top_k(frame, "1 minute", key="user", time="time", how="approx", by=sum_of("amount"))

@@ -48,6 +48,7 @@ from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.lateness import DropOrDivert, Lateness
 from millstream.pipelines.results import END, KIND, LATENESS, OLD, START
 from millstream.pipelines.windows.aggregates import KINDS, Aggregate, parse_aggregates
+from millstream.pipelines.windows.decimal_sums import DIGITS_MAX
 from millstream.pipelines.windows.emission import parse_emit
 from millstream.pipelines.windows.per_event import Sliding
 
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 ROLLING_KINDS = (*KINDS, "rate", "approx_percentile", "approx_distinct")
 ADDABLE = ("count", "sum", "avg", "min", "max", "rate", "approx_percentile", "approx_distinct")
 PANES_MAX = 10_000
+COUNT_DIGITS = 10  # of the events of a group
 
 
 def rolling(
@@ -77,7 +79,7 @@ def rolling(
 
     `emit` and `buckets` are for results per event alone. Raises `ConfigError` before anything runs.
     """
-    parsed = parse_aggregates(aggregates, ROLLING_KINDS)
+    parsed = parse_aggregates(aggregates, ROLLING_KINDS, rolling)
     over_us = duration_us(over, "over")
     lateness = lateness_of(stragglers, allowed_lateness, count_as, "rolling", over_us)
     if every is not None:
@@ -169,8 +171,7 @@ def _addable(
         )
     of = F.lit(1) if it.of is None else F.expr(it.of) if isinstance(it.of, str) else it.of
     if it.kind == "avg":
-        parts = {part: F.sum(of.cast("double")), f"{part}_n": F.count(of)}
-        return parts, F.sum(part) / F.nullif(F.sum(f"{part}_n"), F.lit(0))
+        return _average(frame, of, part)
     if it.kind == "approx_distinct":
         merged = F.hll_sketch_estimate(F.hll_union_agg(part))
         return {part: F.hll_sketch_agg(sketchable(frame, of))}, merged
@@ -185,3 +186,21 @@ def _addable(
         return {part: F.sum(of)}, total / seconds if it.kind == "rate" else total
     function = getattr(F, it.kind)
     return {part: function(of)}, function(part)
+
+
+def _average(frame: DataFrame, of: Column, part: str) -> tuple[dict[str, Column], Column]:
+    """An average has the type that Spark's `avg` has: a decimal of decimals, else a double."""
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.types import DecimalType
+
+    (field,) = frame.select(of).schema.fields
+    kind, count = field.dataType, F.nullif(F.sum(f"{part}_n"), F.lit(0))
+    if not isinstance(kind, DecimalType):
+        parts = {part: F.sum(of.cast("double")), f"{part}_n": F.count(of)}
+        return parts, F.sum(part) / count
+    digits, scale = kind.precision, kind.scale
+    # No more digits than Spark's `avg` has: those before the point cost some behind it.
+    total = F.sum(part).cast(DecimalType(min(digits + 10, DIGITS_MAX), scale))
+    found = total / count.cast(DecimalType(COUNT_DIGITS, 0))
+    result = DecimalType(min(digits + 4, DIGITS_MAX), min(scale + 4, DIGITS_MAX))
+    return {part: F.sum(of), f"{part}_n": F.count(of)}, found.cast(result)

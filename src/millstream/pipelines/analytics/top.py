@@ -86,7 +86,7 @@ def top_k(
     size_us = duration_us(size, "size")
     lateness = lateness_of(stragglers, allowed_lateness, count_as, "top", size_us)
     if how == "approx":
-        if by != "count(*)" or smallest:
+        if not isinstance(by, str) or by != "count(*)" or smallest:
             raise ConfigError(
                 'how="approx" ranks items by how often they occur: leave out by and smallest, or '
                 "use heavy_hitters for the greatest sums"
