@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from millstream.errors import ConfigError
+from millstream.pipelines.analytics import compare, rolling, summarize_sessions
+from millstream.pipelines.windows import hopping, sliding, tumbling
 from millstream.pipelines.windows.aggregates import (
     Aggregate,
     check_aggregates,
@@ -58,6 +62,31 @@ def test_bad_aggregate_is_refused_with_an_example(text: str, message: str) -> No
     assert message in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("function", "name", "given", "hint"),
+    [
+        (tumbling, "keys", "shop", "; did you mean key=?"),
+        (tumbling, "alowed_lateness", "1 hour", "; did you mean allowed_lateness=?"),
+        (tumbling, "every", "1 minute", ""),
+        (compare, "emit", "final", ""),
+        (summarize_sessions, "allowed_lateness", "1 minute", ""),
+        (rolling, "evry", "1 minute", "; did you mean every=?"),
+    ],
+)
+def test_keyword_that_may_be_meant_is_one_of_the_function(
+    function: Callable[..., Any], name: str, given: str, hint: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_aggregates({name: given}, function)
+    assert f"{name}={given!r} is no aggregate{hint}: write it like" in str(refused.value)
+
+
+@pytest.mark.parametrize("define", [tumbling, partial(hopping, slide="10 seconds"), sliding])
+def test_window_offers_its_own_keywords(define: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError, match="no aggregate; did you mean allowed_lateness"):
+        define("1 minute", time="at", alowed_lateness="1 hour")
+
+
 def test_window_without_aggregates_is_refused() -> None:
     with pytest.raises(ConfigError, match="has no result"):
         parse_aggregates({})
@@ -66,8 +95,6 @@ def test_window_without_aggregates_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "given", "message"),
     [
-        ("keys", "shop", "keys='shop' is no aggregate; did you mean key=?"),
-        ("alowed_lateness", "1 hour", "did you mean allowed_lateness=?"),
         ("total", 7, "total=7 is no aggregate"),
         ("total", "'sum(x)'", "is no aggregate"),
         ("move", "max_by(price, at) / (1 + min(price)", "a parenthesis is not closed"),

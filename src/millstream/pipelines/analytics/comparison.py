@@ -33,7 +33,7 @@ from millstream.pipelines.columns import as_column
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.lateness import DropOrDivert
 from millstream.pipelines.results import END, START
-from millstream.pipelines.windows.aggregates import Aggregate
+from millstream.pipelines.windows.aggregates import Aggregate, check_aggregates
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -59,6 +59,7 @@ def compare(
 
     `against` is {"before": size} if it is not given.
     """
+    check_aggregates(aggregates, compare)
     size_us = duration_us(size, "size")
     shifts_us = {
         label: _shift_us(label, length, size_us)

@@ -28,7 +28,7 @@ from millstream.pipelines.analytics.stages import final_window, lateness_of
 from millstream.pipelines.columns import as_column
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.lateness import DropOrDivert
-from millstream.pipelines.windows.aggregates import Aggregate
+from millstream.pipelines.windows.aggregates import Aggregate, check_aggregates
 from millstream.pipelines.windows.kinds import Session
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def summarize_sessions(
     for name in attributes:
         if name in reserved:
             raise ConfigError(f"a session has {name} already: choose another name")
+    if attributes:
+        check_aggregates(attributes, summarize_sessions)
     aggregates: dict[str, str | Column | Aggregate] = {
         FIRST: min(moment),
         LAST: max(moment),

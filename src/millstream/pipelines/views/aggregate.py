@@ -283,7 +283,7 @@ def aggregate(
     """
     if not aggregates:
         raise ConfigError('name the results: aggregate(frame, key="user", n="count(*)")')
-    found = parse_aggregates(aggregates, KINDS)
+    found = parse_aggregates(aggregates, KINDS, aggregate)
     frame, keys = _named_keys(with_weights(frame, buckets), key)
     for name in found:
         if name in keys or name == WEIGHT:

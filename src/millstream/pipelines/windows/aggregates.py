@@ -18,10 +18,11 @@ aggregate is any expression of Spark SQL.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
+from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millstream.errors import ConfigError
@@ -35,8 +36,6 @@ DISTINCT = "distinct"
 ADDABLE_KINDS = ("count", "sum", "avg", "min", "max")
 KINDS = (*ADDABLE_KINDS, "stddev", "percentile", "collect", DISTINCT)
 EXAMPLE = 'write it like n="count(*)", spent="sum(amount)" or p95="percentile(amount, 0.95)"'
-# Keywords of functions that take aggregates, for which a typo may be meant.
-KEYWORDS = ("key", "time", "stragglers", "allowed_lateness", "emit", "buckets", "count_as", "every")
 _SYNONYMS = {
     "mean": "avg",
     "std": "stddev",
@@ -72,35 +71,38 @@ class Aggregate:
     fraction: float = 0.5
 
 
-def check_aggregates(given: Mapping[str, Given]) -> None:
-    """Raises `ConfigError` for what cannot be an aggregate of any window."""
+def check_aggregates(
+    given: Mapping[str, Given], function: Callable[..., Any] | None = None
+) -> None:
+    """Raises `ConfigError` for what cannot be an aggregate of any window. `function` is the one
+    that they were given to by name: its keywords may be meant."""
     if not given:
         raise ConfigError(f"a window without aggregates has no result: {EXAMPLE}")
     for name, it in given.items():
+        if not _is_aggregate(it):
+            raise ConfigError(_not_one(it, name, function))
         if isinstance(it, str):
             _check_text(it, name)
-        elif not isinstance(it, Aggregate) and not _is_column(it):
-            raise ConfigError(f"{_not_one(it, name)}: {EXAMPLE}")
 
 
 def parse_aggregates(
-    given: Mapping[str, Given], kinds: Sequence[str] = KINDS
+    given: Mapping[str, Given],
+    kinds: Sequence[str] = KINDS,
+    function: Callable[..., Any] | None = None,
 ) -> dict[str, Aggregate]:
     """Each as one call of a kind that state in Python knows. Raises `ConfigError`."""
-    check_aggregates(given)
+    check_aggregates(given, function)
     return {name: parse_aggregate(it, name, kinds) for name, it in given.items()}
 
 
 def parse_aggregate(given: Given, name: str, kinds: Sequence[str] = KINDS) -> Aggregate:
+    check_aggregates({name: given})
     if isinstance(given, Aggregate):
         found = given
     elif isinstance(given, str):
-        _check_text(given, name)
         found = _parse_text(given, name, kinds)
-    elif _is_column(given):
-        found = _parse_column(given, name, kinds)
     else:
-        raise ConfigError(f"{_not_one(given, name)}: {EXAMPLE}")
+        found = _parse_column(given, name, kinds)
     if found.kind not in kinds:
         raise ConfigError(
             f"{name}: there is no {_listed([found.kind])} in this window, only {_listed(kinds)}"
@@ -145,9 +147,20 @@ def spark_aggregate(given: Given) -> Column:
     return F.collect_list(of) if given.kind == "collect" else getattr(F, given.kind)(of)
 
 
-def _not_one(given: object, name: str) -> str:
-    meant = get_close_matches(name, KEYWORDS, 1, cutoff=0.75)
-    return f"{name}={given!r} is no aggregate" + (f"; did you mean {meant[0]}=?" if meant else "")
+def _is_aggregate(given: object) -> bool:
+    """Whether it has the form of one: a text with a call in it, or a Column."""
+    if not isinstance(given, str):
+        return isinstance(given, Aggregate) or _is_column(given)
+    opened = (place for place, _ in _parentheses(given, opening=True))
+    return any(_NAME_BEFORE.search(given[:place]) for place in opened)
+
+
+def _not_one(given: object, name: str, function: Callable[..., Any] | None) -> str:
+    known = {} if function is None else signature(function).parameters
+    keywords = [it.name for it in known.values() if it.kind is it.KEYWORD_ONLY]
+    meant = get_close_matches(name, keywords, 1, cutoff=0.75)
+    hint = f"; did you mean {meant[0]}=?" if meant else ""
+    return f"{name}={given!r} is no aggregate{hint}: {EXAMPLE}"
 
 
 def _listed(kinds: Sequence[str]) -> str:
@@ -155,10 +168,8 @@ def _listed(kinds: Sequence[str]) -> str:
 
 
 def _check_text(text: str, name: str) -> None:
-    """It must have a call in it, and all its parentheses in pairs."""
+    """Its parentheses must be in pairs, and Spark must have its functions."""
     opened = [place for place, _ in _parentheses(text, opening=True)]
-    if not any(_NAME_BEFORE.search(text[:place]) for place in opened):
-        raise ConfigError(f"{_not_one(text, name)}: {EXAMPLE}")
     depth = 0
     for _, character in _parentheses(text):
         depth += 1 if character == "(" else -1

@@ -68,7 +68,7 @@ from millstream.pipelines.results import (
     drop_late,
 )
 from millstream.pipelines.times.lateness import IS_LATE, is_late, lateness, watermark, with_rule
-from millstream.pipelines.windows.aggregates import spark_aggregate
+from millstream.pipelines.windows.aggregates import check_aggregates, spark_aggregate
 from millstream.pipelines.windows.kinds import (
     Calendar,
     Hopping,
@@ -269,6 +269,7 @@ def tumbling(
     **aggregates: str | Column,
 ) -> Window:
     """Consecutive windows of `size`; see the head of this module. Raises `ConfigError`."""
+    check_aggregates(aggregates, tumbling)
     kind = Tumbling(duration_us(size, "size"))
     return _window(
         kind, key, time, aggregates, stragglers, allowed_lateness, emit, buckets, count_as
@@ -289,6 +290,7 @@ def hopping(
     **aggregates: str | Column,
 ) -> Window:
     """Windows of `size`, one beginning every `slide`. Raises `ConfigError`."""
+    check_aggregates(aggregates, hopping)
     kind = Hopping(duration_us(size, "size"), duration_us(slide, "slide"))
     return _window(
         kind, key, time, aggregates, stragglers, allowed_lateness, emit, buckets, count_as
@@ -309,6 +311,7 @@ def calendar(
     **aggregates: str | Column,
 ) -> Window:
     """Days, weeks, months, quarters or years in a time zone. Raises `ConfigError`."""
+    check_aggregates(aggregates, calendar)
     kind = Calendar(unit, zone)
     return _window(
         kind, key, time, aggregates, stragglers, allowed_lateness, emit, buckets, count_as
@@ -328,6 +331,7 @@ def session(
     **aggregates: str | Column,
 ) -> Window:
     """Rows of a key that are at most `gap` apart. Raises `ConfigError`."""
+    check_aggregates(aggregates, session)
     kind = Session(duration_us(gap, "gap"))
     return _window(
         kind, key, time, aggregates, stragglers, allowed_lateness, emit, buckets, count_as

@@ -56,7 +56,12 @@ from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.results import KIND, LATE, LATENESS, OLD, drop_late
 from millstream.pipelines.state.keys import check_buckets
 from millstream.pipelines.times.lateness import IS_LATE, is_late, lateness, with_rule
-from millstream.pipelines.windows.aggregates import Aggregate, Given, parse_aggregates
+from millstream.pipelines.windows.aggregates import (
+    Aggregate,
+    Given,
+    check_aggregates,
+    parse_aggregates,
+)
 from millstream.pipelines.windows.emission import NOW, Emit, parse_emit
 from millstream.pipelines.windows.measures import add_measured, check_measures
 from millstream.pipelines.windows.sliding import EVENTS, SlidingWindow
@@ -189,6 +194,7 @@ def sliding(
 
     A stream needs a watermark on `time`.
     """
+    check_aggregates(aggregates, sliding)
     interval_us = duration_us(interval, "interval")
     metric = count_as or f"late.sliding {duration_text(interval_us)}"
     return Sliding(
