@@ -57,6 +57,19 @@ def test_load_finds_all_in_their_order_or_those_named(shop: Path) -> None:
     assert [it.name for it in load_pipelines(Target(shop, ("alerts",)))] == ["alerts"]
 
 
+def test_column_where_there_is_no_session_is_refused_with_what_to_do(shop: Path) -> None:
+    """In a process of its own: here, another test may have a session."""
+    shop.write_text('from pyspark.sql import functions as F\n\nlast = F.max("at")\n')
+    code = (
+        "from pathlib import Path\n"
+        "from millstream.pipelines.running.loading import Target, load_pipelines\n"
+        f"load_pipelines(Target(Path({str(shop)!r})))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert f"{shop}, line 3: a Column needs a Spark session" in done.stderr
+    assert 'write it as text, like last="max(at)"' in done.stderr
+
+
 def test_functions_of_neighbours_travel_to_workers_that_have_no_such_files(shop: Path) -> None:
     (shop.parent / "pricing.py").write_text("def double(number):\n    return 2 * number\n")
     shop.write_text("from pricing import double\n" + SHOP)

@@ -15,6 +15,7 @@ from millstream.pipelines.running.outputs import (
     unite,
     without_watermark,
 )
+from millstream.pipelines.windows import tumbling
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,6 +64,19 @@ def test_watermark_that_the_reader_adds_is_not_written(
     written = without_watermark(checked(declared, structs))
     assert rows_of(written, "all").columns == ["id"]
     assert rows_of(written, "large").columns == ["id"]
+
+
+def test_two_counts_of_one_name_are_refused_with_what_to_do(
+    spark: SparkSession, declared: Pipeline
+) -> None:
+    rate: Any = spark.readStream.format("rate").load().withWatermark("timestamp", "1 second")
+    marked = rate.withColumn("_watermark", rate.timestamp)
+    of_all = tumbling("1 minute", time="timestamp", n="count(*)")
+    of_each = tumbling("1 minute", time="timestamp", key="value", n="count(*)")
+    with pytest.raises(ConfigError, match=r"one name, late\.tumbling 1 minute: .*count_as="):
+        combine(declared, {"all": of_all(marked), "large": of_each(marked)})
+    named = tumbling("1 minute", time="timestamp", key="value", n="count(*)", count_as="late.each")
+    combine(declared, {"all": of_all(marked), "large": named(marked)})
 
 
 def test_rows_are_not_compared_by_their_watermark(spark: SparkSession, declared: Pipeline) -> None:

@@ -41,7 +41,7 @@ from millstream.pipelines.running.generations import choose_generation, refuse_l
 from millstream.pipelines.running.in_step import InStep, with_cuts
 from millstream.pipelines.running.locking import locked
 from millstream.pipelines.running.output_modes import choose_output_mode
-from millstream.pipelines.running.outputs import combine
+from millstream.pipelines.running.outputs import combine, explained_counts
 from millstream.pipelines.running.publishing import Control, explained, publish
 from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.running.sharing import (
@@ -338,7 +338,8 @@ def apply_to_streams(
         )
 
     frames = {parameter: read(parameter) for parameter in pipeline.reads}
-    made = pipeline(**frames)
+    with explained_counts(pipeline):
+        made = pipeline(**frames)
     repeated = repeated_inputs(made)
     if not repeated:
         return made

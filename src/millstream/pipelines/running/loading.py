@@ -94,6 +94,12 @@ def place_of(error: Exception, path: Path) -> str:
 def reason_of(error: Exception) -> str:
     if isinstance(error, MillstreamError):
         return str(error)
+    if "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error):
+        return (
+            "a Column needs a Spark session, and there is none while a file is loaded: write it as "
+            'text, like last="max(at)" instead of last=F.max("at"), or define it inside the '
+            "pipeline's function"
+        )
     return f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
 
 

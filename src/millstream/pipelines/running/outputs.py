@@ -7,7 +7,9 @@ such a DataFrame, which is fastest, or a DataFrame for each output by name, whic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,8 @@ from millstream.pipelines.spec import ONLY, PipelineSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+DUPLICATED_COUNT = "DUPLICATED_METRICS_NAME"
 
 
 def combine(pipeline: PipelineSpec, result: Any) -> DataFrame:
@@ -38,7 +42,9 @@ def combine(pipeline: PipelineSpec, result: Any) -> DataFrame:
             )
         combined = without_watermark(result)
     elif isinstance(result, Mapping):
-        combined = unite(pipeline, {name: without_watermark(it) for name, it in result.items()})
+        shown = {name: without_watermark(it) for name, it in result.items()}
+        with explained_counts(pipeline):
+            combined = unite(pipeline, shown)
     else:
         combined = without_watermark(checked(pipeline, result))
     if not combined.isStreaming:
@@ -46,6 +52,26 @@ def combine(pipeline: PipelineSpec, result: Any) -> DataFrame:
             f"what {pipeline.name} returns is not a stream: it does not depend on its inputs"
         )
     return combined
+
+
+@contextmanager
+def explained_counts(pipeline: PipelineSpec) -> Iterator[None]:
+    """Spark's refusal of two counts with one name, as a `ConfigError` with what to do."""
+    try:
+        yield
+    except Exception as error:
+        if DUPLICATED_COUNT not in str(error):
+            raise
+        raise ConfigError(
+            f"{pipeline.name}: two operators count late rows or duplicates under one name, "
+            f'{_name_in(str(error))}: give one of them another, count_as="late.second"'
+        ) from error
+
+
+def _name_in(message: str) -> str:
+    """The name of the count in Spark's message."""
+    found = re.search(r"not unique: (.*?)\. ", message)
+    return message if found is None else found[1]
 
 
 def without_watermark(frame: DataFrame) -> DataFrame:
