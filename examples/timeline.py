@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from millstream.pipelines.joins.changes import Changes
 from millstream.pipelines.joins.table_table import Side, TableJoin
-from millstream.pipelines.state.trial import Trial
+from millstream.pipelines.state import Trial
 
 LOG = [("offset", pa.int64()), ("is_delete", pa.bool_())]
 POSTS = pa.schema([("post_id", pa.int64()), ("author", pa.string()), ("text", pa.string()), *LOG])

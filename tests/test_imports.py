@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.test_tidy import PACKAGE, ROOT, complain, statements, tracked_files
 
 # Packages of the pipelines that users import.
-FLAT = ("analytics", "joins", "patterns", "times", "views", "windows")
+FLAT = ("analytics", "joins", "patterns", "state", "times", "views", "windows")
 DEEP_IMPORT = r"from (millstream\.pipelines\.\w+)\.\w+ import (\([^)]*\)|[^\n]+)"
 
 

@@ -8,8 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from html.parser import HTMLParser
+from inspect import isfunction, signature
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -211,8 +213,7 @@ def imported_names(page: Path) -> Iterator[str]:
 
 
 def test_what_guides_import_is_in_the_api_reference() -> None:
-    internal = {f"millstream.pipelines.state.keys.{it}" for it in ("HASH", "key_codes")}
-    documented = directives() | internal
+    documented = directives()
     pages_ = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
     missing = {
         f"{page.name}: {name}"
@@ -221,6 +222,47 @@ def test_what_guides_import_is_in_the_api_reference() -> None:
         if name not in documented and not is_module(name)
     }
     assert missing == set()
+
+
+def calls_in_prose(text: str) -> Iterator[ast.Call]:
+    """Calls in inline code; `...` stands for any arguments."""
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    for code in re.findall(r"`([^`]+)`", prose):
+        with suppress(SyntaxError):
+            for node in ast.walk(ast.parse(code.replace("\n", " ").lstrip("@"))):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                    yield node
+
+
+def misfit(function: Callable[..., Any], call: ast.Call) -> str | None:
+    """Why a function does not take these arguments; some may be left out."""
+    given = [it for it in call.args if not isinstance(it, ast.Constant) or it.value is not ...]
+    try:
+        signature(function).bind_partial(*given, **{it.arg: it for it in call.keywords if it.arg})
+    except TypeError as error:
+        return f"{ast.unparse(call)}: {error}"
+    return None
+
+
+def test_calls_in_prose_have_arguments_that_the_functions_take() -> None:
+    found = (resolve_name(it) for it in sorted(directives()))
+    functions = {it.__name__: it for it in found if isfunction(it)}
+    pages_ = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+    calls = [
+        (page, functions[call.func.id], call)
+        for page in pages_
+        for call in calls_in_prose(page.read_text(encoding="utf-8"))
+        if isinstance(call.func, ast.Name) and call.func.id in functions
+    ]
+    assert len(calls) > 30
+    wrong = [(page, misfit(function, call)) for page, function, call in calls]
+    assert [f"{page.name}: {why}" for page, why in wrong if why] == []
+
+
+def test_call_with_a_keyword_that_is_none_is_found() -> None:
+    run_operator = resolve_name("millstream.pipelines.state.run_operator")
+    (call,) = calls_in_prose("The number (`run_operator(..., bucket_count=64)`) is fixed")
+    assert "unexpected keyword argument 'bucket_count'" in str(misfit(run_operator, call))
 
 
 def is_module(name: str) -> bool:

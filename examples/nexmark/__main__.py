@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from examples.nexmark import oracle
 from millstream import Broker
-from millstream.pipelines.running.session import spark_settings
+from millstream.pipelines import spark_settings
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
 
 ROWS_SHOWN = 5

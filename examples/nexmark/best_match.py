@@ -61,8 +61,8 @@ from millstream.pipelines.joins.matching import (
 from millstream.pipelines.lateness import DropOrDivert, is_late, seconds_behind
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.results import FINAL, KIND, LATE, LATENESS
-from millstream.pipelines.state import BucketState, InputSpec, Operator, StateTableSpec, Table
-from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_hashes
+from millstream.pipelines.state import HASH, BucketState, InputSpec, Operator, StateTableSpec, Table
+from millstream.pipelines.state.keys import Numbers, distinct, key_hashes
 from millstream.pipelines.state.tables import concat, times_of
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ def best_match(
     Streams need a watermark on `time` and on `right_time`. Raises `ConfigError` before anything
     runs.
     """
-    from millstream.pipelines.state.spark import arrow_schema, run_operator
+    from millstream.pipelines.state import arrow_schema, run_operator
 
     check_choice("how", how, How)
     lateness = join_lateness(stragglers, allowed_lateness, count_as)

@@ -32,8 +32,15 @@ from millstream.pipelines.joins.weights import WEIGHT, WEIGHT_FIELD, consolidate
 from millstream.pipelines.lateness import Lateness
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.results import drop_late
-from millstream.pipelines.state import BucketState, InputSpec, Operator, StateTableSpec
-from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
+from millstream.pipelines.state import (
+    HASH,
+    BucketState,
+    InputSpec,
+    Operator,
+    StateTableSpec,
+    key_codes,
+)
+from millstream.pipelines.state.keys import Numbers, distinct
 from millstream.pipelines.state.tables import concat
 from millstream.pipelines.windows.aggregates import parse_aggregates
 from millstream.pipelines.windows.measures import Measure, add_measured, check_measures
@@ -189,7 +196,7 @@ def last_rows(
     """Aggregates of the last rows of a key; see the head of this module. Raises `ConfigError`."""
     from pyspark.sql.functions import col
 
-    from millstream.pipelines.state.spark import arrow_schema, run_operator
+    from millstream.pipelines.state import arrow_schema, run_operator
 
     frame = frame.drop(WATERMARK_COLUMN)
     names = (key,) if isinstance(key, str) else tuple(key)

@@ -18,16 +18,39 @@ changed. Its cost grows with rows, not with keys.
 Only `spark.py` imports Spark. See docs/formats/state.md and docs/decisions/0013-bucketed-state.md.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from millstream.pipelines.state.bucket import END_OF_TIME, NO_WATERMARK, BucketState, InputSpec
+from millstream.pipelines.state.keys import HASH, key_codes
 from millstream.pipelines.state.operator import Operator
 from millstream.pipelines.state.tables import StateTableSpec, Table
+from millstream.pipelines.state.trial import Trial
+
+if TYPE_CHECKING:
+    from millstream.pipelines.state.spark import arrow_schema, run_operator
 
 __all__ = [
     "END_OF_TIME",
+    "HASH",
     "NO_WATERMARK",
     "BucketState",
     "InputSpec",
     "Operator",
     "StateTableSpec",
     "Table",
+    "Trial",
+    "arrow_schema",
+    "key_codes",
+    "run_operator",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use (PEP 562): operators, and their tests, must not wait for Spark."""
+    if name in ("arrow_schema", "run_operator"):
+        from millstream.pipelines.state import spark
+
+        return getattr(spark, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
