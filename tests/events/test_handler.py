@@ -191,29 +191,41 @@ def operator(millstream: SharedBroker) -> Operator:
     return Operator(millstream.bootstrap_servers)
 
 
-def act_on_the_log(handler: CommandHandler[Seat, Command]) -> list[Callable[[], object]]:
-    """All that needs the states: an append, a refusal, and reads."""
-    return [
-        lambda: handler.handle("new", claim("bob")),
-        lambda: handler.handle("1", give_back("ada")),
-        lambda: handler.handle("1", claim("bob")),
-        lambda: handler.load("1"),
-        lambda: handler.state_at("1"),
-    ]
+Act = Callable[[CommandHandler[Seat, Command]], object]
+ACTS: list[Act] = [  # all that needs the states: an append, a refusal, and reads
+    lambda handler: handler.handle("new", claim("bob")),
+    lambda handler: handler.handle("1", give_back("ada")),
+    lambda handler: handler.handle("1", claim("bob")),
+    lambda handler: handler.load("1"),
+    lambda handler: handler.state_at("1"),
+    lambda handler: handler.state_at("0"),  # in a partition that is empty again
+]
+
+
+def handlers_of(
+    log: EventLog, millstream: SharedBroker
+) -> list[tuple[Act, CommandHandler[Seat, Command]]]:
+    """One per act, because the first error makes a handler read the topic's metadata again. To each
+    it seems that ada has seat 1."""
+    CommandHandler(log, seat).handle("1", claim("ada"))
+    handlers = [(act, again(log, millstream)) for act in ACTS]
+    for _, handler in handlers:
+        assert handler.load("1").state == Seat("ada", 1)
+        assert handler.load("new").version == 0
+    return handlers
 
 
 def test_handler_of_a_topic_that_was_created_again_is_refused(
     log: EventLog, millstream: SharedBroker, operator: Operator
 ) -> None:
     """Its states are of another log, whose versions may be the same by chance."""
-    handler = CommandHandler(log, seat)
-    handler.handle("1", claim("ada"))
+    handlers = handlers_of(log, millstream)
     operator.recreate(log.topic, partitions=2)
     new = again(log, millstream)
     assert isinstance(new.handle("1", claim("eve")), Accepted)
-    for act in act_on_the_log(handler):
+    for act, handler in handlers:
         with pytest.raises(LogChanged, match=r"deleted and created again .*new EventLog"):
-            act()
+            act(handler)
     assert new.load("1").state == Seat("eve", 1)
     assert new.load("new").version == 0
 
@@ -231,14 +243,14 @@ def test_handler_of_a_topic_with_more_partitions_is_refused(
     operator: Operator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    handler = CommandHandler(log, seat)
     for number in range(8):
-        handler.handle(str(number), claim("ada"))
+        CommandHandler(log, seat).handle(str(number), claim("ada"))
+    handlers = handlers_of(log, millstream)
     operator.force_partitions(log.topic, 3)
     monkeypatch.setattr(log_module, "METADATA_SECONDS_MAX", 0.0)
-    for act in act_on_the_log(handler):
+    for act, handler in handlers:
         with pytest.raises(LogChanged, match="had 2 partitions and has 3: keys are in other"):
-            act()
+            act(handler)
     new = again(log, millstream)
     kept = next(str(it) for it in range(8) if new._log.partition_of(str(it)) != 2)
     with pytest.raises(LogChanged, match="but belongs in partition 2: partitions were added"):
