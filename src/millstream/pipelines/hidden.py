@@ -23,13 +23,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.pipelines.columns import WATERMARK_COLUMN
-from millstream.pipelines.plans import JOIN, PROJECT, analyzed, items
+from millstream.pipelines.plans import JOIN, analyzed, items
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _IS_METADATA = "__metadata_col"  # Spark's metadata of a column that is found by its name only
-_DISTINCT, _UNION = "Distinct", "Union"
+_DISTINCT, _PROJECT, _UNION = "Distinct", "Project", "Union"
 
 
 class _Plan(NamedTuple):
@@ -95,7 +95,7 @@ class _Threading:
         name, children = str(plan.nodeName()), items(plan.children())
         if not plan.isStreaming() or not children:
             return None
-        if name == PROJECT:
+        if name == _PROJECT:
             return self._project(plan)
         if name == _UNION:
             return self._union(plan, children)
