@@ -312,7 +312,9 @@ def _measures(
         place = places.setdefault(text, f"_{len(places)}")
         arguments[place] = expr(it.of) if isinstance(it.of, str) else it.of
         measures.append(Measure(name, it.kind, place, text, str(it.of)))
-    if len({it.earlier for it in measures if it.of}) != len(places):  # of other columns
+    # Earlier versions had a column for each way of writing an expression: if there are several,
+    # their state has other columns, and is refused.
+    if len({it.earlier for it in measures if it.of}) != len(places):
         measures = [it._replace(earlier=it.expression) for it in measures]
     return measures, arguments
 
