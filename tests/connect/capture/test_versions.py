@@ -55,7 +55,7 @@ def test_every_version_is_captured(server: PostgresServer, broker: Broker) -> No
         wait_until(lambda: setup.read("orders")[-1].op == "r", "a new copy", capture=capture)
         setup.caught_up(capture)
     setup.check("orders")
-    rows = [it.value["after"] for it in setup.read("orders") if it.value and it.key["id"] == 1000]
+    rows = [it.value["after"] for it in setup.read("orders") if it.value and it.key == {"id": 1000}]
     assert rows == [
         {"id": 1000, "version": 0, "note": "a", "price": "2.50"},
         {"id": 1000, "version": 1, "note": "a"},
