@@ -24,6 +24,7 @@ def test_topic_of_a_table_has_no_retention(setup: Setup) -> None:
     """Else rows that have not changed since the snapshot would disappear."""
     setup.execute(TABLE.format("orders"))
     with setup.running() as capture:
+        setup.caught_up(capture)
         setup.execute("SELECT pg_logical_emit_message(true, 'a', 'b')")
         setup.caught_up(capture)
     topics = [f"{setup.name}.public.orders", f"{setup.name}.message"]
