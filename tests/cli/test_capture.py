@@ -79,6 +79,9 @@ def test_capture_runs_until_a_signal(file: Path) -> None:
     started_over = command("resnapshot", file, "--new-slot")
     assert "starts over" in started_over.stdout
     assert command("resnapshot", file, "--new-slot", "public.orders").returncode == 1
+    removed = command("remove", file, "--yes")
+    assert "dropped publication millstream_" in removed.stdout
+    assert "topics are kept; `millstream topic delete" in removed.stderr
 
 
 def test_status_names_tables_with_problems(file: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -144,6 +145,35 @@ def resnapshot(
         return
     chosen = guarded(lambda: request_snapshot(settings, tables or [], replaces=replace))
     console().print(f"requested: {', '.join(chosen)}", markup=False)
+
+
+@app.command()
+def remove(
+    file: File,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    client_config: ClientConfig = None,
+) -> None:
+    """Drop the slot and the managed publication, so that the database keeps no more log. Asks first
+    when it runs in a terminal.
+
+    The topics stay. A running capture ends; a later run copies all tables again.
+
+    [bold]Examples[/bold]
+
+    \b
+      millstream capture remove shop.toml
+      millstream capture remove shop.toml --yes
+    """
+    settings = load(file, client_config)
+    from millstream.connect.capture.control import remove as remove_capture
+
+    if not yes and sys.stdin.isatty():
+        typer.confirm(f"remove capture {settings.name} with slot {settings.slot}?", abort=True)
+    removed = guarded(lambda: remove_capture(settings))
+    for it in removed.dropped:
+        console().print(f"dropped {it}", markup=False)
+    topics = " ".join(removed.topics)
+    note(f"topics are kept; `millstream topic delete --if-exists {topics}` deletes them")
 
 
 def load(file: Path, client_config: Path | None = None) -> CaptureSettings:

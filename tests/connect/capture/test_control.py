@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.connect.capture import control
-from millstream.connect.capture.control import read_status, request_snapshot, start_over
+from millstream.connect.capture.control import read_status, remove, request_snapshot, start_over
 from millstream.connect.capture.settings import CaptureSettings
 from millstream.connect.capture.tables import CaptureError
 from tests.connect.capture.harness import TABLE, Setup, wait_until
@@ -136,5 +136,32 @@ def test_new_start_stops_a_running_capture(setup: Setup) -> None:
         process.kill()
         process.wait()
     with setup.running() as capture:
+        setup.caught_up(capture)
+    setup.check("orders")
+
+
+@pytest.mark.parametrize("manages", [True, False])
+def test_removed_capture_leaves_nothing_in_the_database(setup: Setup, manages: bool) -> None:
+    """A publication that others manage stays, and so do the topics."""
+    setup.execute(TABLE.format("orders"))
+    setup.execute("INSERT INTO orders VALUES (1, 0)")
+    if not manages:
+        setup.execute(f"CREATE PUBLICATION {setup.slot} FOR TABLE orders")
+    settings = settings_of(setup, manage_publication=manages)
+    with pytest.raises(CaptureError, match="has no state of capture"):
+        remove(settings)
+    with setup.running(manage_publication=manages) as capture:
+        setup.caught_up(capture)
+    setup.wait_until_slot_is_free()
+    found = remove(settings)
+    publication = [f"publication {setup.slot}"] if manages else []
+    assert found.dropped == [f"slot {setup.slot}", *publication]
+    assert found.topics[:2] == [f"{setup.name}.public.orders", settings.position_topic]
+    query = "SELECT pubname FROM pg_publication UNION SELECT slot_name FROM pg_replication_slots"
+    left = {name for (name,) in setup.execute(query).fetchall()}
+    assert (setup.slot in left) is not manages
+    assert remove(settings).dropped == []
+    setup.execute("DELETE FROM orders")
+    with setup.running(manage_publication=manages) as capture:
         setup.caught_up(capture)
     setup.check("orders")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import NamedTuple
 
 from millstream.connect.capture.output import Output, Owner, TransactionLost
 from millstream.connect.capture.pgoutput import format_lsn
@@ -37,6 +38,11 @@ class Status:
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)
+
+
+class Removed(NamedTuple):
+    dropped: list[str]  # in the database
+    topics: list[str]  # that are left
 
 
 def read_status(settings: CaptureSettings) -> Status:
@@ -155,6 +161,31 @@ def _refuse_foreign_slot(output: Output, source: Source) -> None:
     """Before anything is changed: a running process may be of another capture."""
     slot = source.slot()
     source.refuse_foreign_slot(slot, *output.read_stored())
+
+
+def remove(settings: CaptureSettings) -> Removed:
+    """Drop the slot, and the publication if the capture manages it. A running capture is fenced,
+    and stops. The topics stay; a later run starts over."""
+    output, source = Output(settings), Source(settings)
+    try:
+        state, _ = output.read_stored()
+        if state is None:
+            raise CaptureError(
+                f"topic {settings.position_topic} has no state of capture {settings.name}: it has "
+                "not been started with this broker, or the topic was deleted. If slot "
+                f"{settings.slot} exists and no other capture uses it, drop it with `SELECT "
+                f"pg_drop_replication_slot('{settings.slot}')`"
+            )
+        had_slot = source.slot() is not None
+        start_over(settings)
+        dropped = [f"slot {settings.slot}"] if had_slot else []
+        if settings.manage_publication and source.drop_publication(state.publication_oid):
+            dropped.append(f"publication {settings.publication}")
+        topics = [settings.topic_of(*name.split(".", 1)) for name in state.tables]
+        return Removed(dropped, [*topics, *settings.own_topics])
+    finally:
+        output.close()
+        source.close()
 
 
 def _before_slot(state: CaptureState) -> CaptureState:

@@ -380,9 +380,10 @@ class Source:
             )
 
     def drop_publication(self, oid: int) -> bool:
-        """Drop the publication if it is still the one with this oid; whether it was there."""
+        """Drop the publication if it still has this oid and belongs to the role; returns whether it
+        was dropped."""
         publication = self.publication()
-        if publication is None or publication.oid != oid:
+        if publication is None or publication.oid != oid or not publication.is_own:
             return False
         name = sql.Identifier(self._settings.publication)
         self.connection.execute(sql.SQL("DROP PUBLICATION {}").format(name))
