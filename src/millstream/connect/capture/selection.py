@@ -35,6 +35,7 @@ class SourceTable(NamedTuple):
     may_read: bool
     hides_rows: bool  # by row level security
     may_publish: bool
+    role: str  # of the capture
 
     @property
     def full_name(self) -> str:
@@ -199,8 +200,8 @@ def _unpublished_reason(
         )
     if not (table.may_publish and publication.is_own):
         return (
-            "the role of the capture must own the table and the publication to add it. Let an "
-            f"owner run `{statement}`, or exclude it: {_exclusion(table.full_name)}"
+            f"role {table.role} must own the table and the publication to add it. Let an owner "
+            f"run `{statement}`, or exclude it: {_exclusion(table.full_name)}"
         )
     return None
 
@@ -208,13 +209,14 @@ def _unpublished_reason(
 def _unreadable_reason(table: SourceTable) -> str | None:
     if not table.may_read:
         return (
-            "the role of the capture may not read it. Grant USAGE on the schema and SELECT on "
-            f"{table.sql_name}, or exclude it: {_exclusion(table.full_name)}"
+            f"role {table.role} may not read it. Run `GRANT SELECT ON {table.sql_name} TO "
+            f"{_quoted(table.role)}` and grant USAGE on its schema, or exclude the table: "
+            f"{_exclusion(table.full_name)}"
         )
     if table.hides_rows:
         return (
-            "row level security hides rows of it from the role of the capture. Run `ALTER ROLE ... "
-            f"BYPASSRLS` for the role, or exclude the table: {_exclusion(table.full_name)}"
+            f"row level security hides rows of it from role {table.role}. Run `ALTER ROLE "
+            f"{_quoted(table.role)} BYPASSRLS`, or exclude the table: {_exclusion(table.full_name)}"
         )
     return None
 

@@ -48,7 +48,7 @@ SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, c.relrepl
        ) END,
        has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
        row_security_active(c.oid),
-       pg_has_role(c.relowner, 'USAGE')
+       pg_has_role(c.relowner, 'USAGE'), current_user::text
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition
    AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
