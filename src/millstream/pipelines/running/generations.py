@@ -113,7 +113,7 @@ def refuse_lost_records(
         given = it.start_at if isinstance(it.start_at, Mapping) else {}
         for (name, partition), offset in sorted(earliest.items()):
             begin = starting.get(parameter, {}).get((name, partition), given.get(partition, 0))
-            if begin < offset:
+            if max(begin, 0) < offset:  # EARLIEST is negative
                 raise ConfigError(
                     f"{pipeline.public_name} has other views than before, which are built from the "
                     f"beginning, but {name}-{partition} has lost the records before offset "
