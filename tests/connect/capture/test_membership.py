@@ -60,7 +60,7 @@ def wait_until_copied(setup: Setup, capture: Capture) -> None:
     setup.caught_up(capture)
 
 
-def check_copied_anew(setup: Setup) -> None:
+def check_copied_again(setup: Setup) -> None:
     changes = setup.read("items")
     assert any(it.op == "t" for it in changes)
     assert final_rows(changes) == setup.rows("items")
@@ -70,7 +70,7 @@ def check_copied_anew(setup: Setup) -> None:
 
 @pytest.mark.parametrize("is_running", [True, False], ids=["running", "stopped"])
 @pytest.mark.parametrize("way", WAYS)
-def test_table_that_was_away_is_copied_anew(setup: Setup, way: str, is_running: bool) -> None:
+def test_table_that_was_away_is_copied_again(setup: Setup, way: str, is_running: bool) -> None:
     create(setup)
     # Published before, since the capture publishes only what it captures.
     publication = f"millstream_{setup.name}"
@@ -94,10 +94,10 @@ def test_table_that_was_away_is_copied_anew(setup: Setup, way: str, is_running: 
         setup.execute("UPDATE items SET version = version + 1")
         setup.execute("UPDATE orders SET version = 1")
         setup.caught_up(capture)
-    check_copied_anew(setup)
+    check_copied_again(setup)
 
 
-def test_table_that_is_removed_from_the_settings_for_a_while_is_copied_anew(setup: Setup) -> None:
+def test_table_that_is_removed_from_the_settings_for_a_while_is_copied_again(setup: Setup) -> None:
     create(setup)
     with setup.running(**TABLES) as capture:
         setup.caught_up(capture)
@@ -108,21 +108,21 @@ def test_table_that_is_removed_from_the_settings_for_a_while_is_copied_anew(setu
         assert capture.progress.state.tables["public.items"].is_left
     with setup.running(**TABLES) as capture:
         wait_until_copied(setup, capture)
-    check_copied_anew(setup)
+    check_copied_again(setup)
 
 
-def test_table_that_the_capture_publishes_again_is_copied_anew(setup: Setup) -> None:
+def test_table_that_the_capture_publishes_again_is_copied_again(setup: Setup) -> None:
     create(setup)
     with setup.running(**TABLES) as capture:
         setup.caught_up(capture)
         setup.execute(f"ALTER PUBLICATION millstream_{setup.name} DROP TABLE items")
         change(setup, "items")
         wait_until_copied(setup, capture)
-    check_copied_anew(setup)
+    check_copied_again(setup)
 
 
 @pytest.mark.parametrize("is_running", [True, False], ids=["running", "stopped"])
-def test_table_that_was_away_from_a_published_schema_is_copied_anew(
+def test_table_that_was_away_from_a_published_schema_is_copied_again(
     setup: Setup, is_running: bool
 ) -> None:
     """Its changes are not sent at all meanwhile."""
@@ -145,7 +145,7 @@ def test_table_that_was_away_from_a_published_schema_is_copied_anew(
         be_away()
     with setup.running() as capture:
         wait_until_copied(setup, capture)
-    check_copied_anew(setup)
+    check_copied_again(setup)
 
 
 def test_table_that_was_renamed_without_changes_is_not_copied_again(setup: Setup) -> None:
@@ -165,7 +165,7 @@ def test_table_that_was_renamed_without_changes_is_not_copied_again(setup: Setup
     setup.check("items")
 
 
-def test_table_that_leaves_while_it_is_copied_is_copied_anew(setup: Setup) -> None:
+def test_table_that_leaves_while_it_is_copied_is_copied_again(setup: Setup) -> None:
     create(setup)
     setup.execute("INSERT INTO items SELECT g, 0 FROM generate_series(10, 200) g")
     with setup.running(**TABLES, chunk_rows=10) as capture:
@@ -181,7 +181,7 @@ def test_table_that_leaves_while_it_is_copied_is_copied_anew(setup: Setup) -> No
     with setup.running(**TABLES, chunk_rows=10) as capture:
         wait_until(lambda: any(it.op == "t" for it in setup.read("items")), capture=capture)
         setup.caught_up(capture)
-    check_copied_anew(setup)
+    check_copied_again(setup)
 
 
 def test_plain_snapshot_of_a_table_that_was_away_begins_with_a_truncate(setup: Setup) -> None:
@@ -195,7 +195,7 @@ def test_plain_snapshot_of_a_table_that_was_away_begins_with_a_truncate(setup: S
         setup.execute(back)
         request(setup, "items")
         wait_until_copied(setup, capture)
-    check_copied_anew(setup)
+    check_copied_again(setup)
 
 
 def test_new_start_without_a_table_remembers_it(setup: Setup) -> None:

@@ -67,10 +67,10 @@ def test_another_format_is_refused() -> None:
         CaptureState.decode(b"{}")
 
 
-def test_table_that_is_copied_anew_supersedes_what_is_written() -> None:
+def test_table_that_is_copied_again_supersedes_what_is_written() -> None:
     half, new, gone = (STATE.tables[f"public.{it}"] for it in ("half", "new", "gone"))
-    assert half.anew() == TableState(2, rows_expected=5, replaces=True)
-    assert (TableState(7).anew(), new.anew()) == (TableState(7), new)
+    assert half.restarted() == TableState(2, rows_expected=5, replaces=True)
+    assert (TableState(7).restarted(), new.restarted()) == (TableState(7), new)
     assert [it.owes_truncate for it in (half, new, gone, half.left())] == [False, True, True, True]
 
 

@@ -80,7 +80,7 @@ class ChunkTasks:
                 continue
             before = self.state.tables[name]
             replaces = before.owes_truncate or bool(signal.get("replace"))
-            new = replace(before.anew(), rows_expected=table.rows_expected, replaces=replaces)
+            new = replace(before.restarted(), rows_expected=table.rows_expected, replaces=replaces)
             self._forget_chunk(name)
             self._changed.track(name)
             self._update(name, new)
@@ -151,7 +151,7 @@ class ChunkTasks:
         )
         if table.after and not is_same:
             log.warning("the key of %s has changed while it was copied: the copy starts over", name)
-            table = table.anew()
+            table = table.restarted()
             self._update(name, table)
         return table
 

@@ -98,7 +98,7 @@ def first_tables(
     """The tables of a new slot: all are copied, if any is."""
     gone = {name: table.left() for name, table in known.items() if name not in members}
     return gone | {
-        name: _updated(known.get(name, TableState(0)).anew(), it, is_new=True)
+        name: _updated(known.get(name, TableState(0)).restarted(), it, is_new=True)
         for name, it in members.items()
     }
 
@@ -135,7 +135,7 @@ def with_members(
     for name, member in members.items():
         table = state.tables.get(name, added)
         if name in state.tables and name in new:
-            table = replace(table.anew(), replaces=True)
+            table = replace(table.restarted(), replaces=True)
         state = state.with_table(name, _updated(table, member, is_new=name in new))
     return state
 

@@ -98,13 +98,13 @@ class TableState:
         """Whether a truncate is still to be written, before any row."""
         return self.replaces and self.snapshot in ("waiting", "left")
 
-    def anew(self) -> TableState:
+    def restarted(self) -> TableState:
         """To be copied from the beginning; what was copied is superseded."""
         replaces = self.replaces or self.rows > 0
         return replace(self, snapshot="waiting", after=(), key=(), rows=0, replaces=replaces)
 
     def left(self) -> TableState:
-        return replace(self.anew(), snapshot="left", replaces=True)
+        return replace(self.restarted(), snapshot="left", replaces=True)
 
     @classmethod
     def decode(cls, fields: dict[str, Any]) -> TableState:

@@ -158,7 +158,8 @@ class Session:
     def _reset(self, state: CaptureState) -> CaptureState:
         """The state before the slot was created; what was copied is superseded."""
         tables = {
-            name: table if table.is_left else table.anew() for name, table in state.tables.items()
+            name: table if table.is_left else table.restarted()
+            for name, table in state.tables.items()
         }
         log.warning("the first snapshot was interrupted; it starts over")
         return replace(state, phase="creating", tables=tables)
