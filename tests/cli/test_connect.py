@@ -9,7 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from millstream.cli.connect import Lines, describe
 from millstream.connect.sinks import Progress
@@ -61,6 +62,19 @@ def test_once_applies_what_is_there_and_prints_a_summary(
     assert count(tmp_path) == 5
     subprocess.run([MILLSTREAM, "connect", path, "--rebuild"], check=True, capture_output=True)
     assert count(tmp_path) == 5
+
+
+def test_shortened_topic_needs_permission(millstream: SharedBroker, tmp_path: Path) -> None:
+    path, topic = write_file(tmp_path, millstream)
+    place = TopicPartition(topic, 0, 2)
+    admin = AdminClient({"bootstrap.servers": millstream.bootstrap_servers})
+    admin.delete_records([place])[place].result(60)
+    command = [MILLSTREAM, "connect", path, "--once"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "begins at offset 2" in done.stderr
+    subprocess.run([*command, "--allow-partial"], check=True)
+    assert count(tmp_path) == 3
 
 
 def test_signal_ends_it_in_order(millstream: SharedBroker, tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ def test_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
         ({"bad_records": "skip"}, "must be one of deadletter, drop, fail"),
         ({"kafka": {"acks": "1"}}, "unknown name 'acks'"),
         ({"patience_seconds": "5"}, "must be a number of seconds"),
+        ({"allow_partial": "yes"}, "allow_partial must be true or false"),
     ],
 )
 def test_mistake_is_named(changes: dict[str, Any], complaint: str) -> None:
