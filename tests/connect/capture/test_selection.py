@@ -163,6 +163,23 @@ def test_new_table_that_may_not_be_read_is_left_out_until_it_may(setup: Setup) -
     setup.check("orders", "items")
 
 
+def test_deferrable_key_is_no_replica_identity(setup: Setup) -> None:
+    """Once such a table is published, PostgreSQL refuses its updates."""
+    setup.execute(TABLE.format("orders"))
+    with setup.running(heartbeat_seconds=0.1) as capture:
+        setup.caught_up(capture)
+        setup.execute("CREATE TABLE ranks (id int PRIMARY KEY DEFERRABLE, version int)")
+        wait_until(lambda: "public.ranks" in capture.progress.table_problems, capture=capture)
+        assert "no replica identity" in capture.progress.table_problems["public.ranks"]
+        setup.execute("INSERT INTO ranks VALUES (1, 0)")
+        setup.execute("UPDATE ranks SET version = 1")
+        setup.execute("ALTER TABLE ranks REPLICA IDENTITY FULL")
+        wait_until(lambda: "public.ranks" in capture.progress.state.tables, capture=capture)  # type: ignore[union-attr]
+        setup.execute("UPDATE ranks SET version = 2")
+        setup.caught_up(capture)
+    setup.check("ranks")
+
+
 def test_only_table_is_dropped_and_created_again(setup: Setup) -> None:
     setup.execute(TABLE.format("orders"))
     setup.execute("INSERT INTO orders VALUES (1, 0)")

@@ -230,8 +230,8 @@ def _is_copied(settings: CaptureSettings, table: SourceTable, before: TableState
 
 def _identity_cure(table: SourceTable) -> str:
     return (
-        f"Add a primary key, or run `ALTER TABLE {table.sql_name} REPLICA IDENTITY FULL`, or "
-        f"exclude it: {_exclusion(table.full_name)}"
+        "Add a primary key that is not DEFERRABLE, or run `ALTER TABLE "
+        f"{table.sql_name} REPLICA IDENTITY FULL`, or exclude it: {_exclusion(table.full_name)}"
     )
 
 

@@ -43,7 +43,8 @@ _TABLES = """
 SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, c.relreplident::text,
        greatest(c.reltuples, 0)::int8,
        CASE c.relreplident WHEN 'f' THEN true WHEN 'n' THEN false ELSE EXISTS (
-           SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid
+           SELECT FROM pg_index i
+            WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate  -- not DEFERRABLE
               AND CASE c.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END
        ) END,
        has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
