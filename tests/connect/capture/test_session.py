@@ -16,7 +16,8 @@ from millstream.client.cluster import Cluster
 from millstream.client.producing import RawProducer
 from millstream.client.transactions import open_transactions
 from millstream.connect.capture import output, replication
-from millstream.connect.capture.output import CaptureFenced, Output
+from millstream.connect.capture.output import CaptureFenced, Output, Owner
+from millstream.connect.capture.source import Source
 from millstream.connect.capture.stream import Slicer
 from tests.connect.capture.conftest import new_setup
 from tests.connect.capture.driver import NAMES
@@ -191,6 +192,20 @@ def test_a_second_process_takes_over_and_the_first_one_stops(setup: Setup) -> No
             wait_until(lambda: not capture.is_alive())  # type: ignore[attr-defined]
         assert "another process has taken over" in str(capture.error)  # type: ignore[attr-defined]
     setup.check("orders")
+
+
+def test_capture_that_was_taken_over_says_so_also_if_its_slot_is_gone(setup: Setup) -> None:
+    """`millstream capture remove` and `resnapshot --new-slot` take over before they drop it."""
+    setup.execute(TABLE.format("orders"))
+    with contextlib.suppress(CaptureFenced), setup.running(heartbeat_seconds=3600) as capture:
+        setup.caught_up(capture)
+        remover = Output(capture.settings)
+        remover.open(Owner())
+        with contextlib.closing(Source(capture.settings)) as source:
+            source.drop_slot()
+        wait_until(lambda: not capture.is_alive())  # type: ignore[attr-defined]
+        remover.close()
+    assert "another process has taken over" in str(capture.error)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -104,14 +104,14 @@ class Output:
         new = NewTopic(self._settings.position_topic, len(KEYS), POSITION_SETTINGS)
         create_topics(self._cluster, [new])
         if owner.has_claimed:
-            self._refuse_replaced(owner, self.read_state())  # without fencing the other process
+            self.refuse_replaced(owner, self.read_state())  # without fencing the other process
         timeout_ms = ATOMIC_TIMEOUT_MS if self._settings.atomic else TRANSACTION_TIMEOUT_MS
         self._producer.resume(
             begin_transaction(self._cluster, self._settings.transactional_id, timeout_ms)
         )
         # Another process that claimed it in between is fenced now; it will continue.
         state = self.read_state()
-        self._refuse_replaced(owner, state)
+        self.refuse_replaced(owner, state)
         if state is None:
             return None  # the first state will name the owner
         if state.owner != owner.id:
@@ -120,7 +120,8 @@ class Output:
         owner.has_claimed = True
         return state
 
-    def _refuse_replaced(self, owner: Owner, state: CaptureState | None) -> None:
+    def refuse_replaced(self, owner: Owner, state: CaptureState | None) -> None:
+        """Raise if another process has claimed the capture since `owner` did."""
         if owner.has_claimed and state is not None and state.owner != owner.id:
             raise CaptureFenced(
                 f"another process has taken over capture {self._settings.name}; this one stops. "

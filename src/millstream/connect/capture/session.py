@@ -125,6 +125,7 @@ class Session:
         self._system = self._replication.identify()
         slot = source.slot()  # before the position, which a running process writes first
         state, position = self._output.read_stored()
+        self._output.refuse_replaced(self._owner, state)  # it may have dropped the slot
         is_new = state is None or position is None or state.phase == "creating"
         selection = source.select({} if state is None else state.tables)
         if is_new:
@@ -481,11 +482,11 @@ class Session:
         """Whether the changes of a table are written. It may be newer than the session."""
         if table.full_name in self._tables:
             return True
+        if not self._settings.captures(table.schema, table.name):
+            return False
         assert self._source is not None
         assert self._chunks is not None
-        left_out = self._source.select(self._chunks.state.tables).left_out
-        is_wanted = self._settings.captures(table.schema, table.name)
-        return is_wanted and table.full_name not in left_out
+        return table.full_name not in self._source.select(self._chunks.state.tables).left_out
 
     def _reload_types(self) -> None:
         assert self._source is not None
