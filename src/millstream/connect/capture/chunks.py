@@ -134,8 +134,9 @@ class ChunkTasks:
         there = [
             it for it in unfinished if it in tables and tables[it].oid == self.state.tables[it].oid
         ]
-        if not there:
-            return  # dropped, or recreated: the next session finds out
+        if not there:  # dropped, or recreated: the next session finds out
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+            return
         name = there[0]
         table = tables[name]
         self._plan = self._source.copy_plan(table)
