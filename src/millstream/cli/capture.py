@@ -172,7 +172,7 @@ def remove(
     removed = guarded(lambda: remove_capture(settings))
     for it in removed.dropped:
         console().print(f"dropped {it}", markup=False)
-    topics = " ".join(removed.topics)
+    topics = f"{' '.join(removed.topics)} --bootstrap-server {settings.broker}"
     note(f"topics are kept; `millstream topic delete --if-exists {topics}` deletes them")
 
 

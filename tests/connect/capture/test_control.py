@@ -66,6 +66,12 @@ def test_status_shows_what_a_start_would_refuse(setup: Setup) -> None:
     )
 
 
+def test_snapshot_of_a_table_that_is_left_out_is_refused_with_the_reason(setup: Setup) -> None:
+    setup.execute("CREATE TABLE scratch (x int)")
+    with pytest.raises(CaptureError, match=r"cannot copy public\.scratch: it has no replica"):
+        request_snapshot(settings_of(setup), ["public.scratch"])
+
+
 def test_requested_snapshot_is_made_by_the_running_capture(setup: Setup) -> None:
     setup.execute(TABLE.format("orders"))
     setup.execute("INSERT INTO orders VALUES (1, 0)")

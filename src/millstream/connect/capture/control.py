@@ -11,6 +11,7 @@ from millstream.connect.capture.output import Output, Owner, TransactionLost
 from millstream.connect.capture.pgoutput import format_lsn
 from millstream.connect.capture.position import CaptureState, Position, TableState
 from millstream.connect.capture.replication import ReplicationConnection
+from millstream.connect.capture.selection import listed
 from millstream.connect.capture.settings import CaptureSettings
 from millstream.connect.capture.snapshot import KEYLESS_BYTES_MAX, keyless_problem
 from millstream.connect.capture.source import NotPrimary, Slot, Source
@@ -109,7 +110,11 @@ def request_snapshot(
     their names. With `replaces` it begins with a truncate."""
     source = Source(settings)
     try:
-        known = source.tables()
+        selection = source.select({})
+        left_out = [f"{it}: {selection.left_out[it]}" for it in tables if it in selection.left_out]
+        if left_out:
+            raise CaptureError(f"cannot copy {listed(left_out, '; ')}")
+        known = selection.tables
         unknown = [name for name in tables if name not in known]
         if unknown:
             raise CaptureError(
