@@ -236,3 +236,19 @@ def test_target_that_was_deleted_under_the_query_is_reported(tmp_path: Path) -> 
             connection.execute("DROP TABLE counts")
         with pytest.raises(StoreError, match="'counts' was deleted since query 'q' has started"):
             store.write_arrow([(counts(a=1), COUNTS)], 1, "q")
+
+
+def test_table_that_was_created_again_with_rows_is_reported(tmp_path: Path) -> None:
+    """With what a pipeline can do: it has no `--rebuild`."""
+    url = f"duckdb:///{tmp_path}/w.db"
+    with open_store(url) as store:
+        store.write_arrow([(counts(a=1), COUNTS)], 0, "q")
+    with duckdb.connect(f"{tmp_path}/w.db") as connection:
+        connection.execute("CREATE TABLE copied AS FROM counts")
+        connection.execute("DROP TABLE counts")
+        connection.execute("ALTER TABLE copied RENAME TO counts")
+    with (
+        open_store(url) as store,
+        pytest.raises(StoreError, match=r"\['counts'\].*since query 'q'.*give the query another"),
+    ):
+        store.write_arrow([(counts(a=2), COUNTS)], 1, "q")

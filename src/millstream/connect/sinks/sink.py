@@ -29,6 +29,14 @@ class OutOfStep(MillstreamError):
     """The target cannot be kept in step any more; the message says what to do."""
 
 
+class TablesReplaced(OutOfStep):
+    """Tables that have rows are not those that the positions belong to."""
+
+    def __init__(self, message: str, tables: Sequence[str]) -> None:
+        super().__init__(message)
+        self.tables = tables
+
+
 class SinkUnavailable(StoreError):
     """The target cannot be reached, or refuses temporarily; the same may succeed later."""
 
@@ -42,13 +50,14 @@ class RowsRefused(MillstreamError):
 
 
 def refuse_replaced(tables: Sequence[str], sink: str) -> None:
-    """Raise if tables that have rows are not those that the positions belong to."""
+    """Raise if there are such tables."""
     if tables:
-        raise OutOfStep(
+        raise TablesReplaced(
             f"sink {sink}: tables {list(tables)} have rows, and the positions belong to other "
             "tables of these names: they were dropped and created again, or copied from elsewhere. "
             "Delete their rows, so that the sink fills them from the beginning, or run with "
-            "--rebuild"
+            "--rebuild",
+            tables,
         )
 
 
@@ -130,7 +139,7 @@ class Sink(ABC):
     @abstractmethod
     def positions(self) -> dict[Place, Position]:
         """How far the targets are; nothing for a target that was deleted and created again. Raises
-        `OutOfStep` if such a target has rows, because they may be of deleted keys."""
+        `TablesReplaced` if such a target has rows, because they may be of deleted keys."""
 
     @abstractmethod
     def apply(self, write: Write) -> None:

@@ -32,12 +32,13 @@ from millstream.connect.sinks.sink import (
     Run,
     Sink,
     SinkUnavailable,
+    TablesReplaced,
     Target,
     Write,
 )
 from millstream.connect.tables.rows import Rows, plain
 from millstream.connect.tables.schema import Layout, arrow_schema, is_text
-from millstream.connect.tables.spec import TableSpec
+from millstream.connect.tables.spec import POSITIONS_TABLE, TableSpec
 from millstream.errors import ConfigError, StoreError
 from millstream.pipelines.query_files import replace_file
 from millstream.pipelines.stores.fencing import is_due
@@ -79,7 +80,7 @@ class SinkStore(Store):
         """With a new generation, if the target refuses rows of batches with smaller numbers."""
         has_versions = self._scheme in _VERSIONED
         with self._lock:
-            newest = _newest(self._run(query, lambda sink: sink.positions()))
+            newest = self._run(query, self._positions)
             forgotten = self._encoded(Progress(query, 0, FORGOTTEN))
             for place, position in newest.items():
                 again = (place.partition + 1, None) if has_versions else (place.partition, position)
@@ -218,11 +219,22 @@ class SinkStore(Store):
     def _decoded(self, position: Position) -> Progress:
         return Progress(**json.loads(self._texts.find(position.topic_id)))
 
+    def _positions(self, sink: Sink) -> dict[Place, Position]:
+        try:
+            return _newest(sink.positions())
+        except TablesReplaced as error:
+            raise StoreError(
+                f"tables {list(error.tables)} were dropped and created again, or restored by "
+                f"themselves, since query {sink.name!r} wrote them: they would lack what came "
+                f"before. Restore them from a backup together with {POSITIONS_TABLE}, or give the "
+                "query another name, with which it builds its tables from the beginning"
+            ) from error
+
     def _stored(self, sink: Sink) -> dict[Place, tuple[Position, Progress]]:
         """The position of each table, and the progress that it stands for."""
         before: dict[Place, Position] | None = None
         while True:
-            found = _newest(sink.positions())
+            found = self._positions(sink)
             try:
                 return {place: (it, self._decoded(it)) for place, it in found.items()}
             except FileNotFoundError as error:
