@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from millstream.errors import ConfigError, MillstreamError
@@ -119,6 +121,22 @@ def test_any_iterable_of_events_is_a_decision() -> None:
 def test_decision_that_is_none_is_refused(returned: object, what: str) -> None:
     with pytest.raises(MillstreamError, match=f"decide of made has returned .*{what}"):
         deciding(returned).decision(0, "x")
+
+
+def yielding(before: list[Event], returned: object) -> Iterator[Event]:
+    yield from before
+    return returned  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("before", [[], [Event("one")]])
+def test_refusal_that_a_generator_returns_is_a_refusal(before: list[Event]) -> None:
+    decision = deciding(yielding(before, Refusal("taken"))).decision(0, "x")
+    assert decision == Refusal("taken")
+
+
+def test_events_that_a_generator_returns_are_refused() -> None:
+    with pytest.raises(MillstreamError, match=r"yields its events, and has returned .* type list"):
+        deciding(yielding([], [Event("one")])).decision(0, "x")
 
 
 def test_event_that_could_not_be_read_is_not_decided() -> None:

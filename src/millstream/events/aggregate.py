@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from millstream.errors import ConfigError, MillstreamError
 from millstream.events.event import Event
@@ -95,10 +95,10 @@ class Aggregate(Generic[State, Command]):
         seat = Aggregate("seat", FREE, decide, evolve)
 
     `decide(state, command)` returns the events of a valid command, or a `Refusal`: a list or
-    another iterable, empty for a command without an effect. None is an error, because a `return`
-    was forgotten. `evolve(state, event)` returns the state after an event. Both are pure functions.
-    `version` is that of `evolve` and of the state's form: a snapshot of another version is not
-    used.
+    another iterable, empty for a command without an effect. A function that yields its events may
+    return a `Refusal` instead. None is an error, because a `return` was forgotten.
+    `evolve(state, event)` returns the state after an event. Both are pure functions. `version` is
+    that of `evolve` and of the state's form: a snapshot of another version is not used.
     """
 
     name: str
@@ -118,7 +118,14 @@ class Aggregate(Generic[State, Command]):
             raise MillstreamError(
                 f"decide of {self.name} has returned {_described(decision)}: {wanted}"
             )
-        events = tuple(decision)
+        events, returned = _drained(decision)
+        if isinstance(returned, Refusal):
+            return returned
+        if returned is not None:
+            raise MillstreamError(
+                f"decide of {self.name} yields its events, and has returned "
+                f"{_described(returned)}: yield that, too; it may return only a Refusal"
+            )
         for event in events:
             if not isinstance(event, Event):
                 raise MillstreamError(
@@ -138,6 +145,17 @@ class Aggregate(Generic[State, Command]):
         for event in events:
             current = self.apply(current, event)
         return current
+
+
+def _drained(decision: Any) -> tuple[tuple[Event, ...], object]:
+    """The events, and what a generator returns after them."""
+    returned: object = None
+
+    def drain() -> Iterator[Event]:
+        nonlocal returned
+        returned = yield from decision
+
+    return tuple(drain()), returned
 
 
 def _described(value: object) -> str:
