@@ -285,6 +285,24 @@ def test_aggregate_begins_again_without_its_events_if_that_is_meant(
     assert handler.load(one).state == Seat("bob", 1)
 
 
+@pytest.mark.parametrize("may_lose_events", [False, True])
+def test_aggregate_that_another_handler_has_begun_again_is_read(
+    log: EventLog, millstream: SharedBroker, operator: Operator, may_lose_events: bool
+) -> None:
+    name, other = [str(it) for it in range(99) if log.partition_of(str(it)) == 0][:2]
+    old, new = [
+        CommandHandler(it, seat, may_lose_events=may_lose_events)
+        for it in (log, EventLog(millstream.bootstrap_servers, log.topic))
+    ]
+    old.handle(name, claim("ada"))
+    operator.delete_records(log.topic, 2)
+    assert isinstance(new.handle(name, claim("bob")), Accepted)
+    old.load(other)  # reads the new events as well
+    assert old.load(name).state == Seat("bob", 1)
+    assert old.handle(name, claim("eve")) == Refusal("taken by bob")
+    assert isinstance(old.handle(name, give_back("bob")), Accepted)
+
+
 def test_handler_of_a_topic_that_does_not_exist_is_refused_at_once(
     millstream: SharedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,19 @@ def test_number_of_remembered_commands_is_bounded() -> None:
     assert view.get("a").find("1") is not None
 
 
+def test_aggregate_whose_events_were_deleted_begins_again() -> None:
+    view = View(seat)
+    first, second = stored_events("a", 0, CLAIMED, Origin("first"))
+    new = stored_events("a", 0, [Event("claimed", {"by": "bob"})], Origin("new"))[0]
+    view.apply(replace(first, offset=3))
+    view.apply(replace(second, offset=4))
+    view.apply(replace(first, offset=3))  # it is read again
+    assert view.get("a").version == 2
+    view.apply(replace(new, offset=9))
+    assert (view.get("a").state, view.get("a").version) == (Seat("bob", 1), 1)
+    assert view.get("a").find("first") is None
+
+
 def test_number_of_aggregates_of_a_partition_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "AGGREGATES_MAX", 1)
     view = View(seat)

@@ -59,7 +59,8 @@ class View(Generic[State]):
         self.changed.discard(aggregate_id)
 
     def apply(self, stored: StoredEvent) -> None:
-        """Raises `MillstreamError` if events are missing."""
+        """Raises `MillstreamError` if events are missing. A later first event means that the
+        aggregate has begun again, because its events were deleted."""
         current = self.known.get(stored.aggregate_id)
         if current is None:
             if len(self.known) >= AGGREGATES_MAX:
@@ -67,6 +68,9 @@ class View(Generic[State]):
                     f"a partition has more than {AGGREGATES_MAX} aggregates: partitions cannot be "
                     "added, so copy the events to a topic with more of them"
                 )
+            current = self.known[stored.aggregate_id] = Current(self._aggregate.initial)
+        if stored.version == 1 and stored.offset > current.offset >= 0:
+            # The broker accepts that only if it has none of the events before.
             current = self.known[stored.aggregate_id] = Current(self._aggregate.initial)
         if stored.version <= current.version:
             return  # it is in the snapshot
