@@ -233,6 +233,20 @@ def test_commands_of_a_topic_that_was_created_again_are_all_decided(
     assert new.replies().keys() >= {f"b{it}" for it in range(6)}
 
 
+def test_command_without_an_id_is_another_one_in_a_topic_that_was_created_again(
+    desk: Desk, operator: Operator
+) -> None:
+    """It has the place of an earlier one."""
+    desk.send_record(CLAIM, b"1")
+    desk.send_record(b'["give back", "ada"]', b"1")
+    desk.writer().handle_next()
+    operator.recreate(desk.names["commands"], settings={})
+    new = Desk.of(desk)
+    new.send_record(CLAIM, b"1")
+    new.writer().handle_next()
+    assert [version for _, version, _ in new.events()] == [1, 2, 3, 4, 5]
+
+
 def test_position_in_a_topic_that_was_deleted_is_not_used(desk: Desk, operator: Operator) -> None:
     """Where the cluster keeps it, or a writer commits it late."""
     stamp = {"topic_id": str(desk.logs["commands"].topic_id), "partitions": 1}

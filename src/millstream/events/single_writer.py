@@ -128,14 +128,18 @@ class SingleWriter(Generic[State, Command]):
     def _decide(
         self, record: Record, now_ms: int, events: list[Record], replies: list[Record]
     ) -> None:
-        # The place of a command without an id identifies it as well.
+        # The place of a command without an id identifies it as well; in events, with the topic's
+        # id, because a topic that was created again has the same places.
         place = f"{self._commands.topic}-{self._partition}@{record.offset}"
         headers = {name: value for name, value in record.headers if value is not None}
-        command_id = headers.get(COMMAND_ID_HEADER, place.encode())
+        given_id = headers.get(COMMAND_ID_HEADER)
+        command_id = place.encode() if given_id is None else given_id
         try:
             aggregate_id = _text(record.key, "key")
             origin = Origin(
-                _text(command_id, f"header {COMMAND_ID_HEADER}"),
+                f"{place}#{self._commands.topic_id}"
+                if given_id is None
+                else _text(given_id, f"header {COMMAND_ID_HEADER}"),
                 _text(headers.get(CORRELATION_HEADER, b""), f"header {CORRELATION_HEADER}"),
             )
             reply = self._decided(aggregate_id, origin, record.value or b"", now_ms, events)
