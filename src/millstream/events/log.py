@@ -185,11 +185,23 @@ class EventLog:
         """Partitions must not be added later: aggregates would move."""
         return len(self._topic().partitions)
 
-    def check_unchanged(self) -> None:
+    def check_unchanged(self, *beside: EventLog) -> None:
         """Raises `LogChanged` if the topic was deleted and created again since its first use, or
-        has more partitions."""
-        self._topic()
-        self.cluster.retrying(lambda: self._check_unchanged(seconds_old_max=0))
+        has more partitions. One request, also with other topics of the same cluster."""
+        logs = (self, *beside)
+        for log in logs:
+            log._topic()
+
+        def ask() -> None:
+            found = self.cluster.refresh([log.topic for log in logs])
+            for log in logs:
+                if log.topic not in found:
+                    raise ApiError(
+                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {log.topic}"
+                    )
+                log._check_same(found[log.topic])
+
+        self.cluster.retrying(ask)
 
     def _topic(self) -> TopicInfo:
         """The topic as of its first use."""
@@ -199,8 +211,8 @@ class EventLog:
             )
         return self._first
 
-    def _check_unchanged(self, *, seconds_old_max: float) -> None:
-        first, now = self._topic(), self.cluster.topic(self.topic, seconds_old_max=seconds_old_max)
+    def _check_same(self, now: TopicInfo) -> None:
+        first = self._topic()
         if now.id != first.id:
             raise LogChanged(
                 f"topic {self.topic} was deleted and created again (id {first.id}, now {now.id}): "
@@ -357,7 +369,7 @@ class EventLog:
         out whether the topic has another one now."""
 
         def ask() -> Any:
-            self._check_unchanged(seconds_old_max=METADATA_SECONDS_MAX)
+            self._check_same(self.cluster.topic(self.topic, seconds_old_max=METADATA_SECONDS_MAX))
             leader = self.cluster.leader(self.topic, partition)
             connection = self.cluster.connection(leader)
             if connection.version_for(api) < TOPIC_ID_VERSION:

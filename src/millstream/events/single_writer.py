@@ -202,8 +202,7 @@ class SingleWriter(Generic[State, Command]):
     def _check_topics(self) -> None:
         """Raises `LogChanged` if a topic was created again, or has more partitions; `ConfigError`
         if the topics do not fit together."""
-        for log in (self._commands, self._events, self._replies):
-            log.check_unchanged()
+        self._commands.check_unchanged(self._events, self._replies)
         for log in (self._events, self._replies):
             if log.partition_count < self._commands.partition_count:
                 raise ConfigError(
