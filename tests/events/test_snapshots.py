@@ -201,7 +201,7 @@ def test_events_are_deleted_before_or_after_the_snapshot(
         command = shlex.split(str(caught.value).partition("again: ")[2])
         monkeypatch.setenv(BOOTSTRAP_VARIABLE, millstream.bootstrap_servers)
         with pytest.raises(SystemExit) as ended:
-            main([*command[1:], "--topic", log.topic, "--yes"])
+            main([log.topic if it == "TOPIC" else it for it in command[1:]] + ["--yes"])
         assert ended.value.code in (None, 0)
     third = handler(reopened(log, millstream))
     assert isinstance(third.handle("1", claim("bob")), Accepted)

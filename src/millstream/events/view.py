@@ -79,7 +79,7 @@ class View(Generic[State]):
                 f"{stored.aggregate_id} is at version {current.version}, but the next event, at "
                 f"offset {stored.offset}, has version {stored.version}: events are missing, "
                 "because compaction, retention or DeleteRecords has deleted them. Remove the "
-                "others, too, and it begins again: millstream excise --key "
+                "others, too, and it begins again: millstream excise --topic TOPIC --key "
                 f"{shlex.quote(stored.aggregate_id)}"
             )
         try:
