@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from confluent_kafka import KafkaException
 
+from millstream.cli.entry import main
+from millstream.cli.options import BOOTSTRAP_VARIABLE
 from millstream.client.producing import RawProducer
 from millstream.client.topics import NewTopic, create_topics
 from millstream.errors import ApiError, ConfigError, ErrorCode
@@ -323,6 +325,45 @@ def test_events_that_were_not_read_are_deleted(
     operator.delete_records(log.topic, 1)
     with pytest.raises(LogChanged, match=r"starts at offset 1: .* Begin with a new handler"):
         behind.load(name)
+
+
+def test_events_that_were_not_read_are_deleted_if_that_is_meant(
+    log: EventLog, millstream: SharedBroker, operator: Operator
+) -> None:
+    name = next(str(it) for it in range(99) if log.partition_of(str(it)) == 0)
+    behind = CommandHandler(log, seat, may_lose_events=True)
+    behind.load(name)
+    ahead = again(log, millstream)
+    ahead.handle(name, claim("ada"))
+    operator.delete_records(log.topic, 2)
+    assert behind.load(name).version == 0
+    assert isinstance(behind.handle(name, claim("bob")), Accepted)
+
+
+@pytest.mark.parametrize("may_lose_events", [False, True])
+def test_events_that_the_states_contain_are_excised(
+    log: EventLog,
+    millstream: SharedBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    may_lose_events: bool,
+) -> None:
+    handler = CommandHandler(log, seat, may_lose_events=may_lose_events, attempts_max=3)
+    handler.handle("1", claim("ada"))
+    handler.handle("1", give_back("ada"))
+    handler.handle("2", claim("ada"))
+    monkeypatch.setenv(BOOTSTRAP_VARIABLE, millstream.bootstrap_servers)
+    with pytest.raises(SystemExit) as ended:
+        main(["excise", "--topic", log.topic, "--key", "1", "--yes"])
+    assert ended.value.code in (None, 0)
+    if may_lose_events:
+        outcome = handler.handle("1", claim("bob"))
+        assert isinstance(outcome, Accepted)
+        assert outcome.version == 2
+        return
+    with pytest.raises(
+        LogChanged, match=r"up to version 3, .* by excision: .* has no record there"
+    ):
+        handler.handle("1", claim("bob"))
 
 
 @pytest.mark.parametrize(

@@ -48,10 +48,10 @@ def test_next_handler_goes_on_from_the_snapshot(
     offsets: list[int] = []
     read = EventLog.read
 
-    def noted(self: EventLog, partition: int, offset: int, *, wait_ms: int = 0) -> Read:
+    def noted(self: EventLog, partition: int, offset: int) -> Read:
         if self.topic == log.topic:
             offsets.append(offset)
-        return read(self, partition, offset, wait_ms=wait_ms)
+        return read(self, partition, offset)
 
     monkeypatch.setattr(EventLog, "read", noted)
     second = handler(log)

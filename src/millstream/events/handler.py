@@ -115,19 +115,27 @@ class CommandHandler(Generic[State, Command]):
         self, view: View[State], aggregate_id: str, version: int, refusal: Conflict
     ) -> None:
         """Raise `LogChanged` if the broker has refused a version because it has none of the events
-        before it."""
+        before it; with `may_lose_events`, let the aggregate begin again."""
         current = view.get(aggregate_id)
         if current.version >= version or current.version == 0:
             return  # another command was accepted
         partition = self._log.partition_of(aggregate_id)
         start = self._log.start_offset(partition)
-        if current.offset < start:
-            raise LogChanged(
-                f"{aggregate_id}: its events up to version {current.version}, at offset "
-                f"{current.offset}, were deleted by retention or DeleteRecords: "
-                f"{self._log.topic}-{partition} starts at offset {start}. {self._cure()} "
-                f"(the broker: {refusal})"
-            )
+        if current.offset >= start and self._log.has_record(partition, current.offset):
+            return  # a transaction may hold the aggregate
+        if self._may_lose_events:
+            view.forget(aggregate_id)
+            return
+        how = (
+            f"excision: {self._log.topic}-{partition} has no record there"
+            if current.offset >= start
+            else f"retention or DeleteRecords: {self._log.topic}-{partition} starts at offset "
+            f"{start}"
+        )
+        raise LogChanged(
+            f"{aggregate_id}: its events up to version {current.version}, at offset "
+            f"{current.offset}, were deleted by {how}. {self._cure()} (the broker: {refusal})"
+        )
 
     def _cure(self) -> str:
         """What to do when events were deleted that the states contain, or should."""
@@ -223,7 +231,10 @@ class CommandHandler(Generic[State, Command]):
                         found.append(stored)
                 view.position = next_offset
         except RecordsDeleted as error:
-            raise RecordsDeleted(f"{error}. {self._cure()}") from None
+            if not self._may_lose_events:
+                raise RecordsDeleted(f"{error}. {self._cure()}") from None
+            view.position = self._log.start_offset(partition)
+            found += self._catch_up(view, partition, origin)
         return found
 
     def _check_place(self, view: View[State], stored: StoredEvent) -> None:

@@ -316,7 +316,14 @@ class EventLog:
                 f'millstream excise --topic {self.topic} --where "{where}"'
             ) from None
 
-    def read(self, partition: int, offset: int, *, wait_ms: int = 0) -> Read:
+    def has_record(self, partition: int, offset: int) -> bool:
+        """Whether a committed record is still there. Raises `LogChanged` outside the log."""
+        found = self.read(partition, offset, bytes_max=1)  # a batch, however large
+        return any(it.offset == offset for it in found.records)
+
+    def read(
+        self, partition: int, offset: int, *, wait_ms: int = 0, bytes_max: int = FETCH_BYTES
+    ) -> Read:
         """The committed records of the next batches; none at the end."""
         asked = {
             "partition": partition,
@@ -324,13 +331,13 @@ class EventLog:
             "fetch_offset": offset,
             "last_fetched_epoch": -1,
             "log_start_offset": -1,
-            "partition_max_bytes": FETCH_BYTES,
+            "partition_max_bytes": bytes_max,
         }
         fields = {
             "replica_id": -1,
             "max_wait": wait_ms,
             "min_bytes": 1,
-            "max_bytes": FETCH_BYTES,
+            "max_bytes": bytes_max,
             "isolation_level": READ_COMMITTED,
             "session_epoch": -1,
             "topics": [{"topic_id": self.topic_id, "partitions": [asked]}],
