@@ -47,6 +47,10 @@ def test_pipeline_with_two_outputs_in_one_table_is_refused(writes: Any) -> None:
         declare(lambda orders: orders)
 
 
+def test_records_that_are_not_decoded_have_a_watermark_on_their_timestamp() -> None:
+    assert topic("t", watermark=("timestamp", "1 minute")).watermark is not None
+
+
 def test_avro_topic_has_a_watermark_on_a_column_of_its_avro_schema() -> None:
     assert topic("t", format="avro", watermark=("at", "1 minute")).watermark is not None
 

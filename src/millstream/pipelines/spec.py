@@ -27,7 +27,8 @@ FORMATS = ("raw", "json", "avro", "csv", "text")
 BAD_RECORDS = ("deadletter", "drop", "fail")
 TABLE_MODES = ("upsert", "append", "replace")
 OUTPUT_MODES = ("append", "update", "complete")
-RECORD_COLUMNS = {"key", "value", "topic", "partition", "timestamp", "headers"}
+RECORD_TIME = "timestamp"  # of a record that is not decoded
+RECORD_COLUMNS = {"key", "value", "topic", "partition", RECORD_TIME, "headers"}
 FIRST_VERSION = "1"
 STAMPS_KEPT = 100
 STAMPS_KEPT_MAX = 100_000
@@ -116,9 +117,9 @@ def topic(
     To read: with a `schema` the values are decoded (`format`: JSON unless said otherwise), without
     one the columns are those of Spark's Kafka connector. `start_at` is where the first run begins:
     "earliest", "latest", a moment, or an offset for each partition. `watermark` is a column of the
-    schema and how late a record may come: `("at", "10 minutes")`. `bad_records` says what
-    happens to records that do not decode: they go to the topic `dead_letters` ("deadletter"), are
-    dropped ("drop") or end the query ("fail").
+    schema, or `timestamp` without one, and how late a record may come: `("at", "10 minutes")`.
+    `bad_records` says what happens to records that do not decode: they go to the topic
+    `dead_letters` ("deadletter"), are dropped ("drop") or end the query ("fail").
 
     `idle_after` lets the watermark advance while the topic is idle: if all of its records have been
     read and none has come for that long, the watermark behaves as if one had come that long ago. It
@@ -426,7 +427,8 @@ def _check_topic(declared: Topic) -> None:
         raise ConfigError(
             f'topic {name}: watermark is {watermark!r}; write ("column", "10 minutes")'
         )
-    if watermark is not None and declared.schema is None and declared.format != "avro":
+    has_columns = declared.schema is not None or declared.format == "avro"
+    if watermark is not None and not has_columns and watermark[0] != RECORD_TIME:
         column, delay = watermark
         raise ConfigError(
             f"topic {name}: watermark needs a schema, with the column {column}. For records that "
