@@ -16,6 +16,7 @@ from millstream.client.producing import RawProducer
 from millstream.client.topics import NewTopic, create_topics
 from millstream.errors import ConfigError, MillstreamError
 from millstream.events import Event, EventLog, NotAnEvent, Origin
+from millstream.events import log as log_module
 from millstream.events.handler import stored_events
 from millstream.events.log import Conflict
 from millstream.records.record import Record, encode_batch
@@ -135,3 +136,15 @@ def test_record_that_is_no_event_is_named_with_a_cure_that_works(
     assert ended.value.code in (None, 0)
     assert [it.event.type for it in log.events(partition, 0, 3)] == ["one", "two"]
     log.append(partition, stored_events("a", 2, [Event("three")], Origin("e")))
+
+
+def test_record_is_missed_only_where_it_could_be_read(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new leader does not show all committed records at once."""
+    partition = log.partition_of("a")
+    offset = log.append(partition, stored_events("a", 0, [Event("one")], Origin("c")))
+    assert log.has_record(partition, offset)
+    monkeypatch.setattr(log_module, "last_stable_offset", lambda *_: offset)
+    monkeypatch.setattr(log, "read", lambda *_, **__: pytest.fail("it cannot be there yet"))
+    assert log.has_record(partition, offset)

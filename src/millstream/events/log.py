@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 from uuid import UUID
 
 from millstream.client.cluster import Cluster, TopicInfo, check
-from millstream.client.fetching import log_end_offset, log_start_offset
+from millstream.client.fetching import last_stable_offset, log_end_offset, log_start_offset
 from millstream.client.security import Security
 from millstream.client.topics import NewTopic, create_topics
 from millstream.errors import ApiError, ConfigError, ErrorCode, MillstreamError
@@ -317,7 +317,10 @@ class EventLog:
             ) from None
 
     def has_record(self, partition: int, offset: int) -> bool:
-        """Whether a committed record is still there. Raises `LogChanged` outside the log."""
+        """Whether a committed record that was read is still there. Raises `LogChanged` outside the
+        log."""
+        if offset >= last_stable_offset(self.cluster, self.topic, partition):
+            return True  # a new leader does not show it yet
         found = self.read(partition, offset, bytes_max=1)  # a batch, however large
         return any(it.offset == offset for it in found.records)
 
