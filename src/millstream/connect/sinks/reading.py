@@ -14,7 +14,7 @@ from uuid import UUID
 
 from millstream.client.cluster import Cluster, check
 from millstream.client.connection import Connection
-from millstream.client.fetching import fetch_batches, is_throttled
+from millstream.client.fetching import fetch_batches, is_throttled, last_stable_offset
 from millstream.connect.sinks.positions import UNKNOWN, Place, Position
 from millstream.errors import ApiError, ErrorCode
 from millstream.records.batch import BatchHeader, iterate_headers
@@ -174,20 +174,7 @@ def end_of_epoch(cluster: Cluster, place: Place, epoch: int) -> int:
 
 def stable_end(cluster: Cluster, place: Place) -> int:
     """The last stable offset: committed records end there."""
-    partition = {"partition_index": place.partition, "current_leader_epoch": -1, "timestamp": -1}
-    answer = cluster.ask_leader(
-        *place,
-        "list_offsets",
-        {
-            "replica_id": -1,
-            "isolation_level": READ_COMMITTED,
-            "topics": [{"name": place.topic, "partitions": [partition]}],
-        },
-        error_of=lambda answer: answer.topics[0].partitions[0].error_code,
-    )
-    found = answer.topics[0].partitions[0]
-    check(found.error_code, f"where {place} ends", "list_offsets")
-    return int(found.offset)
+    return last_stable_offset(cluster, *place)
 
 
 def delete_retention_seconds(cluster: Cluster, topic: str) -> float | None:
