@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from millstream.errors import ConfigError
+from millstream.pipelines.hidden import hide_watermark, show_watermark
 from millstream.pipelines.joins import (
     as_of_join,
     changes,
@@ -23,6 +25,7 @@ from millstream.pipelines.joins import (
     late_rows,
     table_join,
 )
+from millstream.pipelines.plans import analyzed, bucketed_operators
 from millstream.pipelines.running.status import kept_state
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
 from millstream.pipelines.times import with_watermark_column
@@ -258,6 +261,20 @@ def test_rows_wait_for_their_row_of_the_table(streams: Streams, how: Any) -> Non
     assert sorted(
         (str(it.author), it.clicked_at.second, str(it.text)) for it in found if it.author != "x"
     ) == sorted([*matched, *(alone if how == "left" else [])])
+
+
+def test_rows_wait_without_the_watermark_of_their_batch(streams: Streams) -> None:
+    """It would be old by the time they are emitted. And state of a function that did not select
+    the column has none, and is refused if one is added."""
+    rate = streams.spark.readStream.format("rate").load().withWatermark("timestamp", "1 second")
+    rows = hide_watermark(rate.withColumn("_watermark", rate.timestamp))
+    users = rate.selectExpr("value", "value as place", "'ann' as name")
+    join = partial(enrich, rows, users, "value", sequence="place")
+    assert show_watermark(join()).columns == ["timestamp", "value", "name", "_watermark"]
+    waited = join(time="timestamp", wait="1 minute")
+    (operator,) = bucketed_operators(analyzed(waited))
+    assert operator.columns == {"table": ["place", "name"], "waiting": []}
+    assert show_watermark(waited) is waited
 
 
 def test_waiting_needs_a_time_with_a_watermark(streams: Streams) -> None:

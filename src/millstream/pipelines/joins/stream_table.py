@@ -268,7 +268,9 @@ def enrich(
             table = _current_rows(table, on, sequence, delete)
         return _join_static(frame, table if where is None else table.where(where), on, how)
     left_keys, right_keys = name_keys(frame, table, on)
-    given, frame = frame, show_watermark(frame)
+    given = frame
+    if waiting is None:  # a row that has waited would have the watermark of an earlier batch
+        frame = show_watermark(frame)
     table, sequence_name, delete_name = name_order(table, sequence, delete)
     without = (*right_keys, sequence_name, delete_name)
     carried = other_columns(frame, table, without, (_EXCLUDED,))
@@ -284,7 +286,7 @@ def enrich(
         waiting,
     )
     result = run_operator(operator, {_STREAM: frame, _TABLE: table}, buckets)
-    return hide_again(result if waiting is not None else keep_watermark(result, frame), given)
+    return result if waiting is not None else hide_again(keep_watermark(result, frame), given)
 
 
 def _check_waiting(
