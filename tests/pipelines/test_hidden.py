@@ -36,7 +36,7 @@ def test_hidden_column_is_not_among_the_columns_and_found_by_name(spark: SparkSe
     frame = stream(spark)
     assert frame.columns == ["timestamp", "value"]
     assert frame.selectExpr("to_json(struct(*)) as it", "xxhash64(*) as hash").columns
-    assert frame.selectExpr("struct(*) as it").schema["it"].dataType.names == frame.columns
+    assert frame.selectExpr("struct(*) as it").select("it.*").columns == frame.columns
     assert frame.where("value > 1").select("value", "_watermark").columns == ["value", "_watermark"]
     assert frame.union(stream(spark, marked=False)).columns == frame.columns
 
@@ -47,6 +47,10 @@ STEPS: dict[str, Step] = {
     "dropped": lambda frame, _: frame.drop("_watermark"),
     "repeated": lambda frame, _: frame.transform(mark_late, "1 second", time="timestamp"),
     "view": lambda frame, _: _as_view(frame),
+    "named query": lambda frame, _: _named(frame, "select timestamp, value from it"),
+    "named query, joined with itself": lambda frame, _: _named(
+        frame, "select a.timestamp, value from it a join it b using (value)"
+    ),
     "distinct": lambda frame, _: frame.distinct(),
     "union": lambda frame, other: frame.union(other).where("value > 1"),
     "union with itself": lambda frame, _: frame.union(frame.where("value > 1")),
@@ -66,6 +70,11 @@ STEPS: dict[str, Step] = {
 def _as_view(frame: DataFrame, how: str = "") -> DataFrame:
     frame.createOrReplaceTempView("hidden_rows")
     return frame.sparkSession.sql(f"select {how} timestamp, value from hidden_rows where value > 1")
+
+
+def _named(frame: DataFrame, query: str) -> DataFrame:
+    frame.createOrReplaceTempView("hidden_rows")
+    return frame.sparkSession.sql(f"with it as (select * from hidden_rows where value > 1) {query}")
 
 
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS.keys())
@@ -116,5 +125,5 @@ def test_joined_row_has_the_watermark_of_the_later_batch(
     ):
         shown = show_watermark(made).selectExpr("unix_seconds(_watermark) as at")
         writer = shown.writeStream.format("memory").queryName(f"hidden_{name}")
-        run_to_end(lambda writer=writer: writer.trigger(availableNow=True).start())
+        run_to_end(writer.trigger(availableNow=True).start)
         assert sorted(row.at for row in spark.table(f"hidden_{name}").collect()) == expected

@@ -8,7 +8,7 @@ does with its own metadata columns: `*`, `columns` and `printSchema` do not have
 Operators that detect late rows call `show_watermark`, which passes the column from where it is
 hidden up to the frame. It follows the rows, so it does not matter what the function has selected:
 
-    selections, filters, views            pass it on
+    selections, filters, views, WITH      pass it on
     union                                 passes it on if all of its inputs have it
     join with rows that are no stream     passes it on
     inner join of two streams             passes the greater on: one of the rows is of this batch
@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.pipelines.columns import WATERMARK_COLUMN
-from millstream.pipelines.plans import JOIN, analyzed, items
+from millstream.pipelines.plans import JOIN, analyzed, inlined, items
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -65,7 +65,7 @@ def show_watermark(frame: DataFrame) -> DataFrame:
     """The frame with `_watermark` as its last column, if it is hidden in it."""
     if WATERMARK_COLUMN in frame.columns or not frame.isStreaming or not _is_classic(frame):
         return frame
-    plan = analyzed(frame)
+    plan = inlined(frame)
     jvm: Any = frame.sparkSession._jvm
     found = _Threading(jvm).follow(plan)
     if found is None:
@@ -178,8 +178,7 @@ class _Threading:
 
 
 def _has(plan: Any, attribute: Any) -> bool:
-    wanted = attribute.exprId().id()
-    return any(it.exprId().id() == wanted for it in items(plan.output()))
+    return bool(plan.outputSet().contains(attribute))
 
 
 def _is_classic(frame: DataFrame) -> bool:

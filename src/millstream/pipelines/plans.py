@@ -39,6 +39,13 @@ def analyzed(frame: DataFrame) -> Any:
     return frame._jdf.queryExecution().analyzed()
 
 
+def inlined(frame: DataFrame) -> Any:
+    """The analyzed plan with the named queries of SQL (WITH) in the places that name them."""
+    jvm: Any = frame.sparkSession._jvm
+    inline = jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False)
+    return inline.apply(analyzed(frame))
+
+
 def expression_text(frame: DataFrame, column: Column) -> str:
     """An expression of a frame's columns as SQL, the same in every session."""
     return analyzed_expression(frame, column).text

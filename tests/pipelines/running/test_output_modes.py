@@ -109,6 +109,12 @@ def labels(frame: DataFrame) -> DataFrame:
     return frame.sparkSession.sql("select 2L as count, 2L as value, 'two' as label")
 
 
+def named(frame: DataFrame, query: str) -> DataFrame:
+    frame.createOrReplaceTempView("rows")
+    labels(frame).drop("count").createOrReplaceTempView("labels")
+    return frame.sparkSession.sql(query)
+
+
 def both(condition: str) -> Callable[[DataFrame], DataFrame]:
     """An output for some of the groups, and one for all of them."""
     some = f"case when {condition} then struct(value, count) end as some"
@@ -125,6 +131,11 @@ ROWS_THAT_GO: dict[str, Callable[[DataFrame], DataFrame]] = {
     "filter": lambda frame: counted(frame).where("count > 1"),
     "filter of a renamed value": lambda frame: (
         counted(frame).selectExpr("value", "count + 1 as n").where("n > 1")
+    ),
+    "filter of a named query": lambda frame: named(
+        frame,
+        "with counts as (select value, count(*) as count from rows group by value) "
+        "select * from counts where count > 1",
     ),
     "inner join": lambda frame: counted(frame).join(labels(frame).drop("value"), "count"),
     "semi join": lambda frame: counted(frame).join(labels(frame), "count", "left_semi"),
@@ -166,6 +177,12 @@ ROWS_THAT_STAY: dict[str, Callable[[DataFrame], DataFrame]] = {
         "value", "count", "explode(sequence(1, value)) as n"
     ),
     "repartition": lambda frame: counted(frame).repartition(2).alias("counts").coalesce(1),
+    "named queries": lambda frame: named(
+        frame,
+        "with some as (select * from rows where value > 1), "
+        "counts as (select value, count(*) as count from some group by value) "
+        "select a.value, count, label from counts a join labels b on a.value = b.value",
+    ),
     "rows that come once": lambda frame: counted(frame).unionByName(
         frame.selectExpr("value", "1L as count").where("count > 0")
     ),

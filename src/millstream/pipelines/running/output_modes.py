@@ -30,7 +30,7 @@ from millstream.errors import ConfigError
 from millstream.pipelines.plans import (
     AGGREGATE,
     WATERMARK,
-    analyzed,
+    inlined,
     items,
     streaming_operators,
 )
@@ -60,7 +60,7 @@ def choose_output_mode(pipeline: PipelineSpec, result: DataFrame | Mapping[str, 
     """
     if pipeline.output_mode is not None:
         return pipeline.output_mode
-    plans = {name: analyzed(_rows(result, name)) for name in pipeline.writes}
+    plans = {name: inlined(_rows(result, name)) for name in pipeline.writes}
     aggregates = {
         name: plan for name, plan in plans.items() if AGGREGATE in streaming_operators(plan)
     }
