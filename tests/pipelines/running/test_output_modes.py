@@ -127,6 +127,12 @@ def per_minute(frame: DataFrame) -> DataFrame:
     return frame.groupBy(window("timestamp", "1 minute"), "value").count()
 
 
+def of_minutes(frame: DataFrame) -> DataFrame:
+    from pyspark.sql.functions import count, window
+
+    return frame.groupBy(window("timestamp", "1 minute")).agg(count("*").alias("n"))
+
+
 ROWS_THAT_GO: dict[str, Callable[[DataFrame], DataFrame]] = {
     "filter": lambda frame: counted(frame).where("count > 1"),
     "filter of a renamed value": lambda frame: (
@@ -251,6 +257,7 @@ def test_key_of_a_table_has_all_that_the_aggregate_is_grouped_by(
         (lambda frame: per_minute(frame).select("window.start", "value"), ("start", "value")),
         (lambda frame: per_minute(frame).select("window.end", "value"), ("value", "end")),
         (lambda frame: counted(frame).selectExpr("string(value) as id", "count"), "id"),
+        (lambda frame: of_minutes(frame).selectExpr("string(window.start) as at", "n"), "at"),
         (lambda frame: counted(frame).selectExpr("'all' as what", "value"), ("what", "value")),
         (lambda frame: frame.groupBy().count().selectExpr("'all' as id", "count"), "id"),
         (lambda frame: frame.groupBy(frame.value % 7).count().toDF("v", "n"), "v"),
@@ -266,6 +273,17 @@ def test_key_may_contain_what_is_fixed_for_a_group(
     for mode in ("upsert", "replace"):
         declare = pipeline(reads=topic("in"), writes=table("t", key=key, mode=mode), name="p")
         assert choose_output_mode(declare(lambda frame: frame), function(stream)) == "update"
+
+
+def test_text_of_a_time_is_a_key_where_clocks_are_not_put_back(
+    spark: SparkSession, stream: DataFrame
+) -> None:
+    before = str(spark.conf.get("spark.sql.session.timeZone"))
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    made = of_minutes(stream).selectExpr("string(window.start) as at", "n")
+    spark.conf.set("spark.sql.session.timeZone", before)
+    with pytest.raises(ConfigError, match=r"groups that differ in window.*a window by its start"):
+        choose_output_mode(declared("at"), made)
 
 
 def test_aggregate_is_not_added_to_a_table_with_a_key(stream: DataFrame) -> None:

@@ -25,7 +25,9 @@ COLUMN = "AttributeReference"
 WINDOW = "spark.timeWindow"  # Spark's metadata of a window: its start determines its end
 CURRENT = {"CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTimestamp", "Now"}
 WHOLE_NUMBERS = ("byte", "short", "integer", "long")
-EXACT_TEXTS = {*WHOLE_NUMBERS, "boolean", "date", "string"}  # of these, different values differ
+# The texts of different values differ. Those of a timestamp may not, when clocks are put back.
+EXACT_TEXTS = {*WHOLE_NUMBERS, "boolean", "date", "string", "timestamp_ntz"}
+UTC = {"UTC", "Etc/UTC", "Z", "GMT", "+00:00"}
 SAME_ROWS = {
     "CollectMetrics",
     "EventTimeWatermark",
@@ -297,7 +299,12 @@ def _is_exact(cast: Any) -> bool:
     """Whether different values stay different."""
     source, target = str(cast.child().dataType().typeName()), str(cast.dataType().typeName())
     if target == "string":
-        return source in EXACT_TEXTS
+        return source in EXACT_TEXTS or (source == "timestamp" and _zone(cast) in UTC)
     if source in WHOLE_NUMBERS and target in WHOLE_NUMBERS:
         return WHOLE_NUMBERS.index(source) <= WHOLE_NUMBERS.index(target)
     return source == target
+
+
+def _zone(cast: Any) -> str | None:
+    zone = cast.timeZoneId()
+    return str(zone.get()) if zone.isDefined() else None

@@ -124,9 +124,9 @@ def _check_key(pipeline: PipelineSpec, name: str, plan: Any, groups: Groups) -> 
         raise ConfigError(
             f"{pipeline.name} groups by {_grouping(groups)}, and writes into {output.name} by the "
             f"key {', '.join(output.key)}: groups that differ in {', '.join(lacking)} would "
-            "overwrite each other. Add it to the key as it is, or group by what the key is made "
-            "of. If no two groups have the same key, or the last of them may overwrite the others, "
-            'set output_mode="update"'
+            "overwrite each other. Add it to the key as it is, a window by its start, or group by "
+            "what the key is made of. If no two groups have the same key, or the last of them may "
+            'overwrite the others, set output_mode="update"'
         )
 
 
