@@ -187,7 +187,10 @@ def test_followers_compact_their_logs_too(brokers: Brokers, tmp_path: Path) -> N
 
     def has_first(node_id: int) -> bool:
         files = (tmp_path / f"broker-{node_id}" / "t-0").glob("*.log")
-        return any(b"first" in it.read_bytes() for it in files)
+        try:
+            return any(b"first" in it.read_bytes() for it in files)
+        except FileNotFoundError:  # the cleaner has just replaced it: look again
+            return True
 
     wait_until(lambda: not has_first(1))
     wait_until(lambda: not has_first(2))
