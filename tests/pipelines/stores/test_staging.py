@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import psycopg
 import pyarrow as pa
 import pytest
@@ -15,15 +14,7 @@ from millstream.connect.tables.schema import layout_of
 from millstream.errors import StoreError
 from millstream.pipelines.stores import TableSpec
 from millstream.pipelines.stores.postgres import PostgresStore
-from millstream.pipelines.stores.staging import (
-    StagedTable,
-    StagePlan,
-    epoch_of,
-    fill_stage,
-    have_distinct_keys,
-    stage_frame,
-    stage_prefix,
-)
+from millstream.pipelines.stores.staging import epoch_of, fill_stage, stage_prefix
 from tests.peers.cache import PeerMissing
 from tests.peers.postgres import PostgresServer, start_postgres
 from tests.pipelines.stores.conftest import Database
@@ -58,42 +49,6 @@ def test_stage_that_cannot_be_filled_is_not_there(postgres_database: Database) -
     with pytest.raises(StoreError, match=r"stage rows for table 'numbers'.*NUL"):
         fill_stage(postgres_database.url, "stage", make_ready(table, layout), layout)
     assert postgres_database.rows("SELECT to_regclass('stage')") == [(None,)]
-
-
-def stages_of(*hashes: list[int] | None) -> list[StagedTable]:
-    return [
-        StagedTable(f"stage_{number}", 2, None if it is None else np.array(it, np.uint64).tobytes())
-        for number, it in enumerate(hashes)
-    ]
-
-
-def test_keys_are_distinct_only_if_every_stage_shows_it() -> None:
-    assert have_distinct_keys(stages_of([1, 2**63], [3, 4], [5, 6]))
-    assert not have_distinct_keys(stages_of([1, 2**63], [3, 4], [2**63, 6]))
-    assert not have_distinct_keys(stages_of([1, 2], None))
-    rows = make_ready(pa.table({"id": [3]}), layout_of(pa.schema({"id": pa.int64()}), TABLE))
-    assert not have_distinct_keys([*stages_of([1, 2]), rows])
-
-
-@pytest.mark.parametrize("key_type", ["bigint", "string"])
-def test_last_row_of_a_key_wins_whether_one_task_has_it_or_two(
-    spark: SparkSession, postgres_database: Database, key_type: str
-) -> None:
-    """Stages without a common key are merged at once, others one after the other."""
-    apart = spark.range(0, 2 * MANY, 1, 2).selectExpr(f"CAST(id AS {key_type}) AS id", "1 AS n")
-    common = spark.range(0, 2 * MANY, 1, 2).selectExpr(
-        f"CAST(id % {MANY} AS {key_type}) AS id", f"IF(id < {MANY}, 2, 3) AS n"
-    )
-    counts = "SELECT n, count(*) FROM numbers GROUP BY n ORDER BY n"
-    with postgres_database.open() as store:
-        for number, (frame, is_distinct) in enumerate([(apart, True), (common, False)]):
-            layout = layout_of(frame.schema, TABLE)
-            plan = StagePlan(postgres_database.url, layout, f"distinct_{number}")
-            assert have_distinct_keys(stage_frame(frame, plan)) == is_distinct
-        store.write(apart, 0, "q", TABLE)
-        assert postgres_database.rows(counts) == [(1, 2 * MANY)]
-        store.write(common, 1, "q", TABLE)
-        assert postgres_database.rows(counts) == [(1, MANY), (3, MANY)]
 
 
 @pytest.fixture

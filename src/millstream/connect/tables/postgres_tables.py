@@ -157,11 +157,6 @@ def staging_columns(layout: Layout) -> str:
     return ", ".join(columns)
 
 
-def united(stages: Sequence[str]) -> str:
-    """Stages as one. No key may be in two of them: the result has no order."""
-    return "(" + " UNION ALL ".join(f"SELECT * FROM {stage}" for stage in stages) + ")"
-
-
 @dataclass(frozen=True)
 class Merge:
     """The statements that bring staged rows into their table."""
@@ -199,7 +194,7 @@ class Merge:
         numbers = {column.name: number for number, column in enumerate(self.layout.columns)}
         key = ", ".join(self._compared(f"c{numbers[it.name]}", it) for it in self.layout.key)
         rows = f"{stage} WHERE NOT deleted" if self.layout.deletes_by_weight else stage
-        return f"(SELECT DISTINCT ON ({key}) * FROM {rows} ORDER BY {key}, ctid DESC)"
+        return f"(SELECT DISTINCT ON ({key}) * FROM {rows} ORDER BY {key}, ctid DESC) AS s"
 
     def _by_key(self) -> str:
         """Rows in the order of the index that they go into: a third faster than in any other."""
@@ -222,7 +217,7 @@ class Merge:
         condition = "" if self.layout.table.delete is None else " WHERE NOT deleted"
         return (
             f"INSERT INTO {table_name(self.layout.table)} ({quoted(self.layout.columns)}) "
-            f"SELECT {values} FROM {stage} AS s{condition}"
+            f"SELECT {values} FROM {stage}{condition}"
         )
 
     def _compared(self, value: str, column: Column) -> str:

@@ -21,7 +21,6 @@ from millstream.connect.tables.postgres_tables import (
     Merge,
     check_names,
     table_name,
-    united,
 )
 from millstream.connect.tables.rows import Rows
 from millstream.connect.tables.schema import Layout
@@ -33,7 +32,6 @@ from millstream.pipelines.stores.staging import (
     StagedTable,
     StagePlan,
     epoch_of,
-    have_distinct_keys,
     stage_frame,
     stage_prefix,
 )
@@ -225,8 +223,6 @@ class PostgresStore(Store):
                     _stage_here(connection, f"millstream_rows_{number}_{part}", source, layout)
                     for part, source in enumerate(sources)
                 ]
-                if len(stages) > 1 and have_distinct_keys(sources):
-                    stages = [united(stages)]
                 for statement in Merge(layout, self._found[layout.table]).statements(stages):
                     connection.execute(statement)
             connection.execute(

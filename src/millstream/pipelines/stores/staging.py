@@ -6,21 +6,17 @@ whose names it was given and drops the rest. Staging tables are not logged: chea
 server that crashes empties them, so the driver counts their rows before it believes them.
 
 A task with few rows sends them to the driver: a connection would cost more.
-
-A task also reports hashes of the keys that it upserts. Where no key is in two stages, one statement
-can merge them all, which takes the server a tenth less time than one for each.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from millstream.connect.tables.postgres_connection import connect, patiently
@@ -29,7 +25,6 @@ from millstream.connect.tables.postgres_tables import staging_columns
 from millstream.connect.tables.rows import Rows, make_ready, refuse_null_keys
 from millstream.connect.tables.schema import Layout
 from millstream.errors import StoreError
-from millstream.pipelines.state.keys import key_hashes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,30 +32,24 @@ if TYPE_CHECKING:
 STAGE_PREFIX = "millstream_stage_"
 _SENT_ROWS_MAX = 10_000
 _SENT_BYTES_MAX = 2 * 1024 * 1024
-_HASHED_ROWS_MAX = 1_000_000  # of a task: its hashes go through the driver
 _REPORT = pa.schema(
     [
         pa.field("partition", pa.int32()),
         pa.field("stage", pa.string()),
         pa.field("row_count", pa.int64()),
         pa.field("rows", pa.binary()),
-        pa.field("hashes", pa.binary()),
         pa.field("error", pa.string()),
     ]
 )
-_REPORT_DDL = (
-    "partition int, stage string, row_count long, rows binary, hashes binary, error string"
-)
+_REPORT_DDL = "partition int, stage string, row_count long, rows binary, error string"
 
 
 @dataclass(frozen=True)
 class StagedTable:
-    """A staging table, how many rows its task put there, and, if it reported them, hashes of their
-    keys."""
+    """A staging table and how many rows its task put there."""
 
     name: str
     row_count: int
-    hashes: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -95,22 +84,8 @@ def stage_frame(frame: DataFrame, plan: StagePlan) -> list[StagedTable | Rows]:
             tables = [pa.ipc.open_stream(report["rows"]).read_all() for report in group]
             sources.append(make_ready(pa.concat_tables(tables), plan.layout))
         else:
-            sources += [
-                StagedTable(report["stage"], report["row_count"], report["hashes"])
-                for report in group
-            ]
+            sources += [StagedTable(report["stage"], report["row_count"]) for report in group]
     return sources
-
-
-def have_distinct_keys(sources: Sequence[StagedTable | Rows]) -> bool:
-    """Whether it is certain that no key is in two of several stages."""
-    hashes = []
-    for source in sources:
-        if not isinstance(source, StagedTable) or source.hashes is None:
-            return False
-        hashes.append(np.frombuffer(source.hashes, np.uint64))
-    in_order = np.sort(np.concatenate(hashes))
-    return not bool((in_order[1:] == in_order[:-1]).any())
 
 
 def stage_partition(plan: StagePlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -133,20 +108,10 @@ def stage_partition(plan: StagePlan, batches: Iterator[pa.RecordBatch]) -> Itera
             name = f"{plan.prefix}_{context.taskAttemptId()}"
             ready = make_ready(rows, plan.layout)
             fill_stage(plan.url, name, ready, plan.layout)
-            report |= {"stage": name, "row_count": ready.count, "hashes": _hashes(ready, plan)}
+            report |= {"stage": name, "row_count": ready.count}
     except StoreError as error:  # raised in the driver, without Spark's wrapping and retries
         report["error"] = str(error)
     yield pa.RecordBatch.from_pylist([report], schema=_REPORT)
-
-
-def _hashes(ready: Rows, plan: StagePlan) -> bytes | None:
-    """Of the keys; None if the database may find more of them equal than we do."""
-    layout = plan.layout
-    if layout.table.mode != "upsert" or layout.stays_in_order or ready.count > _HASHED_ROWS_MAX:
-        return None
-    rows = ready.table.select(list(layout.table.key)).combine_chunks()
-    columns = [column.chunk(0) for column in rows.columns]
-    return key_hashes(columns, rows.num_rows).tobytes()
 
 
 def fill_stage(url: str, name: str, rows: Rows, layout: Layout) -> None:
