@@ -18,6 +18,7 @@ from tests.drawing import draws
 from tests.storage.versioned import versioned_batch
 
 SECRET = bytes(range(16))
+ENTRY = ">IQqqQ"  # 32 bits and 64 of the hash, version, offset, hash of the event id
 FIRST_SLOTS = 8
 Entries = dict[tuple[int, int], tuple[int, int]]  # version and offset, by hash
 
@@ -34,7 +35,7 @@ class Table:
         version, offset = self.expected.get(key, (0, -1))
         return version if offset >= self.start_offset else 0
 
-    def offer(self, *keys: bytes, fails: bool = False) -> None:
+    def offer(self, *keys: bytes, fails: bool = False, event_id: bytes | None = None) -> None:
         """The next version of each key; with `fails`, a record that does not fit is the last."""
         seen = dict(self.expected)
         writes: list[tuple[bytes | None, str | None]] = []
@@ -45,7 +46,7 @@ class Table:
             writes.append((key, str(version)))
         if fails:
             writes.append((b"conflict", "9"))
-        refusal = self.check(writes)
+        refusal = self.check(writes, event_id)
         if fails:
             assert refusal is not None
             assert refusal[:2] == (CONFLICT, len(keys))
@@ -55,8 +56,10 @@ class Table:
         self.expected = seen
         self.end_offset += len(keys)
 
-    def check(self, writes: list[tuple[bytes | None, str | None]]) -> tuple[int, ...] | None:
-        batch = versioned_batch(*writes)
+    def check(
+        self, writes: list[tuple[bytes | None, str | None]], event_id: bytes | None
+    ) -> tuple[int, ...] | None:
+        batch = versioned_batch(*writes, event_id=event_id)
         return self.table.check(
             batch,
             HEADER_SIZE_BYTES,
@@ -82,7 +85,7 @@ class Table:
 def decoded(content: bytes) -> Entries:
     found = {
         (low, high): (version, offset)
-        for low, high, version, offset, _ in struct.iter_unpack(">QQqqQ", content)
+        for low, high, version, offset, _ in struct.iter_unpack(ENTRY, content)
     }
     assert len(found) * ENTRY_BYTES == len(content)  # no key twice
     return found
@@ -124,8 +127,8 @@ def test_hashes_that_differ_in_a_part_only_are_told_apart() -> None:
     """The index has less of a hash than the entry."""
     (low, high) = hashes([b"key"])[b"key"]
     table = Table()
-    table.table.load(struct.pack(">QQqqQ", low ^ 1 << 40, high, 7, 0, 0))
-    table.table.load(struct.pack(">QQqqQ", low, high ^ 1, 8, 1, 0))
+    table.table.load(struct.pack(ENTRY, low ^ 1 << 31, high, 7, 0, 0))
+    table.table.load(struct.pack(ENTRY, low, high ^ 1, 8, 1, 0))
     assert table.table.get(b"key") == (0, -1)
     table.end_offset = 2
     table.offer(b"key")
@@ -194,6 +197,40 @@ def test_parts_of_the_table_together_have_every_entry_once() -> None:
     table.verify()
 
 
+def events(table: Table) -> dict[int, int]:
+    """The hashes of event ids, by the offset of the record."""
+    content = table.table.encode(0, table.table.end_number, 0)
+    return {offset: event for _, _, _, offset, event in struct.iter_unpack(ENTRY, content)}
+
+
+def test_events_are_known_of_the_records_that_have_one() -> None:
+    """Their hashes have memory of their own, in chunks of 1,024 entries."""
+    table = Table()
+    table.offer(*numbered(0, 1_500))
+    assert set(events(table).values()) == {0}
+    table.offer(*numbered(1_400, 1_600), event_id=b"first")
+    table.offer(*numbered(1_590, 1_610), event_id=b"second", fails=True)
+    found = events(table)
+    assert [found[offset] != 0 for offset in range(1_400)] == [False] * 1_400
+    assert len({found[offset] for offset in range(1_500, 1_700)} - {0}) == 200
+    table.offer(*numbered(1_450, 1_700))  # in entries of the refused batch, too
+    assert {offset for offset, event in events(table).items() if event} == set(range(1_500, 1_550))
+    loaded = Table()
+    loaded.table.load(table.table.encode(0, table.table.end_number, 0))
+    assert events(loaded) == events(table)
+    table.verify()
+
+
+def test_version_and_offset_of_more_than_48_bits_are_refused() -> None:
+    table = Table()
+    table.table.load(struct.pack(ENTRY, 1, 2, 2**48 - 1, 2**48 - 2, 0))
+    assert list(table.entries().values()) == [(2**48 - 1, 2**48 - 2)]
+    for version, offset in ((2**48, 0), (1, 2**48 - 1)):
+        with pytest.raises(OverflowError, match="have 48 bits"):
+            table.table.load(struct.pack(ENTRY, 3, 4, version, offset, 0))
+    assert table.table.count == 1
+
+
 def test_every_key_is_found_in_a_table_of_many() -> None:
     table = Table()
     for start in range(0, 100_000, 5_000):
@@ -205,7 +242,7 @@ def test_every_key_is_found_in_a_table_of_many() -> None:
 def random_entries(count: int, first_offset: int, seed: int) -> bytes:
     draw = random.Random(seed)
     return b"".join(
-        struct.pack(">QQqqQ", draw.getrandbits(64), draw.getrandbits(64), 1, first_offset + i, 0)
+        struct.pack(ENTRY, draw.getrandbits(32), draw.getrandbits(64), 1, first_offset + i, 0)
         for i in range(count)
     )
 

@@ -84,7 +84,9 @@ def test_clean_stop_saves_a_snapshot_that_the_next_start_uses(
     assert snapshots(store) == [f"{store.log().log_end_offset:020d}.versions"]
 
 
-@pytest.mark.parametrize("damage", ["torn", "missing", "old", "from the future"])
+@pytest.mark.parametrize(
+    "damage", ["torn", "missing", "old", "of another format", "from the future"]
+)
 def test_damaged_missing_or_older_snapshot_is_made_up_for_by_the_log(damage: str) -> None:
     store = filled()
     save(store)
@@ -94,6 +96,9 @@ def test_damaged_missing_or_older_snapshot_is_made_up_for_by_the_log(damage: str
     store.flush()
     if damage == "torn":
         write_file(store.fs, path, content[:-9], sync=True)
+    elif damage == "of another format":
+        head = content[:2].replace(b"\0\2", b"\0\1")
+        write_file(store.fs, path, head + content[2:], sync=True)
     elif damage == "missing":
         store.fs.unlink(path)
     elif damage == "from the future":
@@ -101,6 +106,7 @@ def test_damaged_missing_or_older_snapshot_is_made_up_for_by_the_log(damage: str
         write_file(store.fs, path, content, sync=True)
     store.kill()
     check(store.ready())
+    assert damage in ("old", "missing") or snapshots(store) == []
 
 
 def test_snapshot_is_taken_in_turns_while_records_are_appended() -> None:

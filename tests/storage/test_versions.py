@@ -62,7 +62,8 @@ def test_one_record_that_does_not_fit_refuses_its_batch() -> None:
         (b"a", None, "no header millstream-version"),
         (b"a", "", "decimal number"),
         (b"a", "-1", "decimal number"),
-        (b"a", "1" * 19, "decimal number"),
+        (b"a", "1" * 15, "decimal number of at most 14 digits"),
+        (b"a", "9" * 14, "version conflict: the record has version 99999999999999, its key is at"),
         (b"a", "0x1", "decimal number"),
     ],
 )
@@ -182,6 +183,8 @@ def test_record_is_appended_only_at_the_offset_of_its_header() -> None:
         with pytest.raises(ConditionFailed, match="the log ends at offset 4") as caught:
             offer(*wrong)
         assert caught.value.end_offset == 4
+    with pytest.raises(ConditionFailed, match="decimal number of at most 18 digits"):
+        offer(10**18)
     with pytest.raises(ConditionFailed, match="no header millstream-offset"):
         store.offer_batch(versioned_batch((b"a", "4")))
 

@@ -5,13 +5,28 @@ cdef struct Problem:
     int32_t kind
 
 
+cdef struct KeyAndHeaders:      # of a record
+    const uint8_t* key
+    const uint8_t* headers      # at their count
+    const uint8_t* end
+    int64_t key_length          # -1: null
+
+
+cdef inline KeyAndHeaders key_and_headers(const Record* record) noexcept nogil:
+    cdef KeyAndHeaders found
+    found.key = record.key
+    found.key_length = record.key_length
+    found.headers = record.headers
+    found.end = record.end
+    return found
+
+
 cdef Status check(const Batch* batch, int64_t earliest, int64_t latest, bint keys_required,
                   int64_t* max_timestamp, Problem* problems, int* problem_count,
-                  Record* records) noexcept nogil:
-    """`records` receives them, unless it is NULL."""
+                  KeyAndHeaders* found) noexcept nogil:
+    """`found` receives those of all records, unless it is NULL."""
     cdef const uint8_t* at = batch.records
-    cdef Record own
-    cdef Record* record = &own
+    cdef Record record
     cdef int32_t index
     cdef int kind
     cdef Status status = check_count(batch)
@@ -20,9 +35,7 @@ cdef Status check(const Batch* batch, int64_t earliest, int64_t latest, bint key
     if status != DONE:
         return status
     for index in range(batch.record_count):
-        if records != NULL:
-            record = &records[index]
-        status = read_record(&at, batch, record)
+        status = read_record(&at, batch, &record)
         if status != DONE:
             return status
         if record.offset_delta != index:
@@ -37,6 +50,8 @@ cdef Status check(const Batch* batch, int64_t earliest, int64_t latest, bint key
             problems[problem_count[0]].index = index
             problems[problem_count[0]].kind = kind
             problem_count[0] += 1
+        if found != NULL:
+            found[index] = key_and_headers(&record)
         if record.timestamp > max_timestamp[0]:
             max_timestamp[0] = record.timestamp
     return DONE if at == batch.end else BAD_TAIL
@@ -64,7 +79,8 @@ cdef bint open_small(const uint8_t* at, Py_ssize_t size, Batch* batch) noexcept 
 
 
 cdef bint check_small(const Batch* batch, int64_t now_ms, int64_t before_max_ms,
-                      int64_t after_max_ms, bint keys_required, Record* records) noexcept nogil:
+                      int64_t after_max_ms, bint keys_required,
+                      KeyAndHeaders* found) noexcept nogil:
     """Whether a batch that `open_small` has accepted is sound: its CRC and every record, with
     timestamps close enough to `now_ms`."""
     cdef Problem problems[MAX_PROBLEMS]
@@ -77,7 +93,7 @@ cdef bint check_small(const Batch* batch, int64_t now_ms, int64_t before_max_ms,
     latest = now_ms + after_max_ms if after_max_ms <= INT64_MAX - now_ms else INT64_MAX
     return (<uint32_t>load_int32(at + 17) == crc32c(at + ATTRIBUTES_AT, batch.size - ATTRIBUTES_AT)
             and check(batch, earliest, latest, keys_required,
-                      &max_timestamp, problems, &problem_count, records) == DONE
+                      &max_timestamp, problems, &problem_count, found) == DONE
             and problem_count == 0 and max_timestamp == batch.max_timestamp)
 
 

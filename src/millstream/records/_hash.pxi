@@ -9,19 +9,24 @@ cdef inline uint64_t rotate(uint64_t value, int bits) noexcept nogil:
     return (value << bits) | (value >> (64 - bits))
 
 
-cdef inline void sip_rounds(uint64_t* v, int count) noexcept nogil:
-    while count > 0:
-        v[0] += v[1]
-        v[1] = rotate(v[1], 13) ^ v[0]
-        v[0] = rotate(v[0], 32)
-        v[2] += v[3]
-        v[3] = rotate(v[3], 16) ^ v[2]
-        v[0] += v[3]
-        v[3] = rotate(v[3], 21) ^ v[0]
-        v[2] += v[1]
-        v[1] = rotate(v[1], 17) ^ v[2]
-        v[2] = rotate(v[2], 32)
-        count -= 1
+cdef inline void sip_round(uint64_t* v) noexcept nogil:
+    v[0] += v[1]
+    v[1] = rotate(v[1], 13) ^ v[0]
+    v[0] = rotate(v[0], 32)
+    v[2] += v[3]
+    v[3] = rotate(v[3], 16) ^ v[2]
+    v[0] += v[3]
+    v[3] = rotate(v[3], 21) ^ v[0]
+    v[2] += v[1]
+    v[1] = rotate(v[1], 17) ^ v[2]
+    v[2] = rotate(v[2], 32)
+
+
+cdef inline uint64_t sip_finish(uint64_t* v) noexcept nogil:
+    sip_round(v)
+    sip_round(v)
+    sip_round(v)
+    return v[0] ^ v[1] ^ v[2] ^ v[3]
 
 
 cdef inline uint64_t load_little(const uint8_t* at, Py_ssize_t size) noexcept nogil:
@@ -40,7 +45,7 @@ cdef inline uint64_t load_little_word(const uint8_t* at) noexcept nogil:
 
 
 cdef Hash sip_hash(const uint8_t* key, Py_ssize_t size, const uint64_t* secret) noexcept nogil:
-    """SipHash-2-4 with 128 bits: no sender can make two keys collide without the secret."""
+    """SipHash-1-3 with 128 bits: no sender can make two keys collide without the secret."""
     cdef uint64_t v[4]
     cdef uint64_t word
     cdef Py_ssize_t left = size
@@ -52,18 +57,16 @@ cdef Hash sip_hash(const uint8_t* key, Py_ssize_t size, const uint64_t* secret) 
     while left >= 8:
         word = load_little_word(key)
         v[3] ^= word
-        sip_rounds(v, 2)
+        sip_round(v)
         v[0] ^= word
         key += 8
         left -= 8
     word = (<uint64_t>size << 56) | load_little(key, left)
     v[3] ^= word
-    sip_rounds(v, 2)
+    sip_round(v)
     v[0] ^= word
     v[2] ^= 0xEE
-    sip_rounds(v, 4)
-    result.low = v[0] ^ v[1] ^ v[2] ^ v[3]
+    result.low = sip_finish(v)
     v[1] ^= 0xDD
-    sip_rounds(v, 4)
-    result.high = v[0] ^ v[1] ^ v[2] ^ v[3]
+    result.high = sip_finish(v)
     return result

@@ -4,7 +4,8 @@
 cdef enum:
     NO_VERSION = -1             # a record without the header
     BAD_VERSION = -2
-    MAX_DIGITS = 18
+    VERSION_DIGITS = 14         # at most: less than 48 bits
+    OFFSET_DIGITS = 18
 
 # Why a batch is refused
 cdef enum:
@@ -34,10 +35,10 @@ cdef struct Condition:          # the headers of a record that are looked at
     int64_t event_length
 
 
-cdef inline int64_t parse_digits(const uint8_t* at, int64_t size) noexcept nogil:
+cdef inline int64_t parse_digits(const uint8_t* at, int64_t size, int64_t max_size) noexcept nogil:
     cdef int64_t value = 0
     cdef int64_t i
-    if size < 1 or size > MAX_DIGITS:
+    if size < 1 or size > max_size:
         return BAD_VERSION
     for i in range(size):
         if at[i] < 48 or at[i] > 57:
@@ -46,9 +47,9 @@ cdef inline int64_t parse_digits(const uint8_t* at, int64_t size) noexcept nogil
     return value
 
 
-cdef inline void read_condition(const Record* record, Condition* condition) noexcept nogil:
+cdef inline void read_condition(const uint8_t* at, const uint8_t* end,
+                                Condition* condition) noexcept nogil:
     """The headers of a record that `read_record` has accepted; the last of a name counts."""
-    cdef const uint8_t* at = record.headers
     cdef const uint8_t* name
     cdef const uint8_t* value
     cdef int64_t length, count, name_length
@@ -56,17 +57,17 @@ cdef inline void read_condition(const Record* record, Condition* condition) noex
     condition.offset = NO_VERSION
     condition.event = NULL
     condition.event_length = 0
-    read_varint(&at, record.end, &count)
+    read_varint(&at, end, &count)
     while count > 0:
         count -= 1
-        read_field(&at, record.end, &name_length)
+        read_field(&at, end, &name_length)
         name = at - name_length
-        read_field(&at, record.end, &length)
+        read_field(&at, end, &length)
         value = at - (length if length > 0 else 0)
         if name_length == 18 and memcmp(name, VERSION_NAME, 18) == 0:
-            condition.version = parse_digits(value, length)
+            condition.version = parse_digits(value, length, VERSION_DIGITS)
         elif name_length == 17 and memcmp(name, OFFSET_NAME, 17) == 0:
-            condition.offset = parse_digits(value, length)
+            condition.offset = parse_digits(value, length, OFFSET_DIGITS)
         elif name_length == 19 and memcmp(name, EVENT_NAME, 19) == 0:
             condition.event = value
             condition.event_length = length
@@ -96,7 +97,7 @@ def check_offsets(buffer, Py_ssize_t start, Py_ssize_t end, header, int64_t base
                 status = BAD_OFFSET
             if status != DONE:
                 raise corrupt(status, header[0])
-            read_condition(&record, &condition)
+            read_condition(record.headers, record.end, &condition)
             if condition.offset == NO_VERSION:
                 return REFUSED_NO_HEADER, index, -1
             if condition.offset == BAD_VERSION:

@@ -41,6 +41,8 @@ include "../records/_check.pxi"
 include "../records/_hash.pxi"
 include "_conditions.pxi"
 include "_large_memory.pxi"
+include "_key_entries.pxi"
+include "_key_index.pxi"
 include "_key_table.pxi"
 include "_versions.pxi"
 
@@ -233,7 +235,7 @@ cdef class LogCore:
         cdef int64_t size, last_offset, first_offset = self.log_end_offset
         cdef uint8_t* out
         cdef VersionTable versions = self.versions
-        cdef Record* records = NULL
+        cdef KeyAndHeaders* records = NULL
         header = None
         if (segment is None or leader_epoch != self._epoch or self.is_truncating or self.is_deleted
                 or segment.index is None or segment.handle.fd < 0
@@ -251,6 +253,8 @@ cdef class LogCore:
             if not check_small(&batch, now_ms, self._before_max_ms, self._after_max_ms,
                                self._keys_required, records):
                 return -1
+            if versions is not None:
+                versions.examine(batch.record_count)
             last_offset = first_offset + batch.last_offset_delta
             if (last_offset - segment.base_offset > INT32_MAX
                     or segment.age_ms(now_ms, max(batch.max_timestamp, -1))

@@ -9,16 +9,18 @@ cdef struct Offered:            # a record that is to be appended
     int reason                  # why it is refused whatever the table contains, or 0
 
 
-cdef Status read_records(const Batch* batch, Record* records) noexcept nogil:
+cdef Status read_records(const Batch* batch, KeyAndHeaders* found) noexcept nogil:
     cdef const uint8_t* at = batch.records
+    cdef Record record
     cdef int32_t index
     cdef Status status
     for index in range(batch.record_count):
-        status = read_record(&at, batch, &records[index])
+        status = read_record(&at, batch, &record)
         if status != DONE:
             return status
-        if records[index].offset_delta != index:
+        if record.offset_delta != index:
             return BAD_OFFSET
+        found[index] = key_and_headers(&record)
     return DONE if at == batch.end else BAD_TAIL
 
 
@@ -29,19 +31,21 @@ cdef inline bytes hash_bytes(Hash hash):
 cdef class VersionTable(KeyTable):
     """The version of each key's last record, where that is, and a hash of its event id.
 
-    A key is known by 128 bits of a keyed hash. A batch is checked and entered record by record;
+    A key is known by 96 bits of a keyed hash. A batch is checked and entered record by record;
     `keep` or `roll_back` ends that, before anything else is done with the table. Keys that an open
     transaction has written are held: their new versions count for its own producer alone until the
     transaction ends.
     """
 
-    cdef Record* records        # of the batch that is being checked
-    cdef Offered* offered       # and what they offer
+    cdef KeyAndHeaders* records # of the batch that is being checked
+    cdef Offered* offered       # what they offer
     cdef Py_ssize_t room        # for records
     # Of open transactions: hash -> (producer id, version, offset, event), and the hashes of each.
+    cdef readonly Py_ssize_t held_count
     cdef dict _held
     cdef dict _held_by
-    cdef list _held_changes     # (hash, entry before), as `changes`
+    cdef list _held_changes     # (producer id, hash, what was held before), as `changes`
+    cdef Py_ssize_t held_change_count
 
     def __cinit__(self, bytes secret=None):
         self._held = {}
@@ -50,10 +54,6 @@ cdef class VersionTable(KeyTable):
 
     def __dealloc__(self):
         self.free_room()
-
-    @property
-    def held_count(self):
-        return len(self._held)
 
     # Appending
 
@@ -68,7 +68,7 @@ cdef class VersionTable(KeyTable):
         """
         cdef Py_buffer view
         cdef Batch batch
-        cdef Record* records
+        cdef KeyAndHeaders* records
         cdef Status status = BAD_COUNT
         self.change_count = 0
         PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
@@ -79,6 +79,7 @@ cdef class VersionTable(KeyTable):
                 status = read_records(&batch, records)
             if status != DONE:
                 raise corrupt(status, 0)
+            self.examine(batch.record_count)
             refusal = self.enter(batch.record_count, base_offset, start_offset, producer_id)
         except BaseException:
             self.roll_back()
@@ -91,7 +92,7 @@ cdef class VersionTable(KeyTable):
 
     cdef bint enter_small(self, int32_t count, int64_t base_offset,
                           int64_t start_offset) except -1:
-        """Enter the records that have been read to where `reserve` said; False if they are refused."""
+        """Enter the records that `examine` has seen; False if they are refused."""
         try:
             refusal = self.enter(count, base_offset, start_offset, -1)
         except BaseException:
@@ -103,16 +104,16 @@ cdef class VersionTable(KeyTable):
 
     cdef tuple enter(self, int32_t count, int64_t base_offset, int64_t start_offset,
                      int64_t producer_id):
-        """As `check`, without the rolling back, of records that have been read."""
+        """As `check`, without the rolling back, of records that `examine` has seen."""
         cdef Offered* offered
-        cdef KeyVersion* entry
+        cdef KeyVersion value
+        cdef const KeyEntry* entry
         cdef Slot* slot
         cdef int64_t version, offset, growth_count = self.growth_count
-        cdef bint is_held = producer_id >= 0 or len(self._held) > 0
+        cdef bint is_held = producer_id >= 0 or self.held_count > 0
         cdef int32_t index
         cdef int reason
         self.start_offset = start_offset
-        self.examine(count)
         self.fetch(count)
         for index in range(count):
             offered = &self.offered[index]
@@ -124,24 +125,27 @@ cdef class VersionTable(KeyTable):
                 if self.growth_count != growth_count:
                     slot = self.approach(&offered.hash)
                 slot = self.find(&offered.hash, slot)
-                entry = self.entry_in(slot)
-                if entry != NULL and entry.offset_plus_one > start_offset:
-                    version = entry.version
-                    offset = entry.offset_plus_one - 1
+                if number_in(slot):
+                    entry = self.entry(slot.number)
+                    if offset_plus_one_of(entry) > start_offset:
+                        version = version_of(entry)
+                        offset = offset_plus_one_of(entry) - 1
                 if is_held:
                     reason = self.enter_held(offered, base_offset + index, producer_id,
                                              &version, &offset)
                 elif offered.version != version + 1:
                     reason = REFUSED_CONFLICT
-                if reason == 0 and producer_id < 0 and self.set(
-                        slot, &offered.hash, offered.version, base_offset + index,
-                        offered.event, True):
-                    reason = REFUSED_FULL
+                if reason == 0 and producer_id < 0:
+                    value.version = offered.version
+                    value.offset_plus_one = base_offset + index + 1
+                    value.event = offered.event
+                    if self.set(slot, &offered.hash, &value, True):
+                        reason = REFUSED_FULL
             if reason:
                 return reason, index, offered.version, version, offset
         return None
 
-    cdef Record* reserve(self, const Batch* batch) except? NULL:
+    cdef KeyAndHeaders* reserve(self, const Batch* batch) except? NULL:
         """Room for the records of a batch; NULL if it announces more than its bytes can have."""
         cdef int32_t room
         if check_count(batch) != DONE:
@@ -149,14 +153,16 @@ cdef class VersionTable(KeyTable):
         if batch.record_count > self.room or self.room == 0:
             self.free_room()
             room = max(batch.record_count, FIRST_ROOM)
-            self.records = <Record*>malloc(room * sizeof(Record))
+            self.records = <KeyAndHeaders*>malloc(room * sizeof(KeyAndHeaders))
             self.offered = <Offered*>malloc(room * sizeof(Offered))
             if self.records == NULL or self.offered == NULL:
                 raise MemoryError
+            self.reserve_changes(room)
             self.room = room
         return self.records
 
     cdef void free_room(self) noexcept:
+        self.free_changes()
         free(self.records)
         free(self.offered)
         self.records = NULL
@@ -164,15 +170,18 @@ cdef class VersionTable(KeyTable):
         self.room = 0
 
     cdef inline void examine(self, int32_t count) noexcept nogil:
-        """What the records offer, or why they are refused."""
-        cdef const Record* record
+        """See what the records that have been read to where `reserve` said offer, or why they are
+        refused. Then begin to fetch their slots, in a loop that does nothing else: the processor
+        translates several addresses at once if they follow each other closely."""
+        cdef const KeyAndHeaders* record
         cdef Condition condition
         cdef Offered* offered
         cdef int32_t index
+        self.fetch_new(count)
         for index in range(count):
             record = &self.records[index]
             offered = &self.offered[index]
-            read_condition(record, &condition)
+            read_condition(record.headers, record.end, &condition)
             offered.version = condition.version
             offered.reason = 0
             if record.key_length < 0:
@@ -184,22 +193,21 @@ cdef class VersionTable(KeyTable):
             else:
                 offered.event = self.hash_event(&condition)
                 offered.hash = sip_hash(record.key, record.key_length, self.secret_words)
-
-    cdef inline void fetch(self, int32_t count) noexcept nogil:
-        """Fetch what the table has of the offered keys, in loops that do little else: so the fetches
-        overlap, of addresses too."""
-        cdef Offered* offered
-        cdef int32_t index
-        self.fetch_new(count)
         for index in range(count):
             if self.offered[index].reason == 0:
                 self.fetch_slot(&self.offered[index].hash)
+
+    cdef inline void fetch(self, int32_t count) noexcept nogil:
+        """Find where the table is searched for the offered keys, and begin to fetch their entries,
+        in a loop that does little else."""
+        cdef Offered* offered
+        cdef int32_t index
         for index in range(count):
             offered = &self.offered[index]
             if offered.reason == 0:
                 offered.slot = self.approach(&offered.hash)
-                if offered.slot != NULL and offered.slot.number:  # probably the key's
-                    prefetch(self.entry(offered.slot.number))
+                if number_in(offered.slot):  # probably the key's
+                    self.fetch_entry(offered.slot.number)
 
     cdef int enter_held(self, const Offered* offered, int64_t record_offset, int64_t producer_id,
                         int64_t* version, int64_t* offset) except -1:
@@ -218,6 +226,7 @@ cdef class VersionTable(KeyTable):
         if len(self._held) >= MAX_KEYS:
             return REFUSED_FULL
         self._held_changes.append((producer_id, key, held))
+        self.held_change_count += 1
         self.hold(key, producer_id, offered.version, record_offset, offered.event)
         return 0
 
@@ -229,6 +238,7 @@ cdef class VersionTable(KeyTable):
                 keys = self._held_by[producer_id] = []
             (<list>keys).append(key)
         self._held[key] = (producer_id, version, offset, event)
+        self.held_count = len(self._held)
         return 0
 
     cdef inline uint64_t hash_event(self, const Condition* condition) noexcept nogil:
@@ -240,11 +250,13 @@ cdef class VersionTable(KeyTable):
 
     cpdef keep(self):
         """The batch was appended."""
-        self.forget_changes()
+        self.change_count = 0
         if self.room > KEPT_ROOM:
             self.free_room()
-        if self._held_changes:
+        if self.held_change_count:
             self._held_changes.clear()
+            self.held_change_count = 0
+            self.held_count = len(self._held)
 
     cpdef roll_back(self):
         """The batch was not appended."""
@@ -280,8 +292,9 @@ cdef class VersionTable(KeyTable):
         cdef Record record
         cdef Condition condition
         cdef Hash hash
-        cdef KeyVersion* entry
+        cdef KeyVersion last
         cdef int64_t base_offset = -1, offset
+        cdef uint32_t number
         cdef int32_t index
         cdef int turn
         for turn in range(2):  # the first finds the base offset, the second checks each record
@@ -289,16 +302,19 @@ cdef class VersionTable(KeyTable):
             for index in range(batch.record_count):
                 if read_record(&at, batch, &record) != DONE or record.key_length < 0:
                     return -1
-                read_condition(&record, &condition)
+                read_condition(record.headers, record.end, &condition)
                 hash = sip_hash(record.key, record.key_length, self.secret_words)
-                entry = self.look_up(&hash)
-                if (entry == NULL or entry.offset_plus_one <= start_offset
-                        or condition.version < 1 or condition.version > entry.version
+                number = self.look_up(&hash)
+                if not number:
+                    return -1
+                last = self.read(number)
+                if (last.offset_plus_one <= start_offset
+                        or condition.version < 1 or condition.version > last.version
                         or (self._held and hash_bytes(hash) in self._held)):
                     return -1
-                offset = entry.offset_plus_one - 1
-                if condition.version == entry.version:
-                    if entry.event == 0 or entry.event != self.hash_event(&condition):
+                offset = last.offset_plus_one - 1
+                if condition.version == last.version:
+                    if last.event == 0 or last.event != self.hash_event(&condition):
                         return -1
                     if turn == 0:
                         base_offset = offset - index
@@ -323,6 +339,7 @@ cdef class VersionTable(KeyTable):
             if committed:
                 memcpy(&hash, PyBytes_AS_STRING(key), sizeof(Hash))
                 self.load_entry(&hash, version, offset, event)
+        self.held_count = len(self._held)
 
     # Replaying the log
 
@@ -385,13 +402,13 @@ cdef class VersionTable(KeyTable):
             offset = batch.base_offset + record.offset_delta
             if record.key_length < 0 or offset < from_offset:
                 continue
-            read_condition(&record, &condition)
+            read_condition(record.headers, record.end, &condition)
             hash = sip_hash(record.key, record.key_length, self.secret_words)
             version = condition.version if condition.version > 0 else 0
             event = self.hash_event(&condition)
             if producer_id >= 0:
                 self.hold(hash_bytes(hash), producer_id, version, offset, event)
-            elif version or self.look_up(&hash) != NULL:
+            elif version or self.look_up(&hash):
                 self.load_entry(&hash, version, offset, event)
         return DONE
 

@@ -19,25 +19,27 @@ refuses its batch.
 
 `<offset, 20 digits>.versions` is a snapshot of the table, big-endian:
 
-     2  version            1
+     2  version            2
      4  CRC-32C            of everything after this field
      8  start offset       replay the log from here (also the name)
      8  end offset         of the last record that may be in the table, + 1
-    16  secret             of the hash (SipHash-2-4, 128 bits)
+    16  secret             of the hash (SipHash-1-3, 128 bits)
      8  number of entries
      4  number of held keys
     then for each entry
-    16  hash of the key
+    12  hash of the key: 32 bits of its first half, and the second
      8  version
      8  offset
      8  hash of the event id, 0 if there is none
-    and for each key that an open transaction holds, its producer id (8) and the same.
+    and for each key that an open transaction holds, its producer id (8) and the same, with all 16
+    bytes of the hash.
 
 Entries may be newer than the start offset: the table is copied in several turns. Replaying the log
 from the start offset gives the same state, since later records replace earlier ones.
 
 Crash rule: the file is replaced atomically, and only after the log is durable up to its end offset.
-One that is damaged, or ends after the log, is deleted, and the whole log is replayed.
+One that is damaged, has another format, or ends after the log, is deleted, and the whole log is
+replayed.
 """
 
 from __future__ import annotations
@@ -67,10 +69,10 @@ VERSION_HEADER = "millstream-version"
 OFFSET_HEADER = "millstream-offset"
 EVENT_ID_HEADER = "millstream-event-id"
 
-ENTRY_BYTES = 40
+ENTRY_BYTES = 36
 HeldKey = tuple[int, int, int, int, int, int]
 
-_SNAPSHOT_VERSION = 1
+_SNAPSHOT_VERSION = 2
 _SNAPSHOT_HEADER = struct.Struct(">hIqq16sqi")
 _HELD_KEY = struct.Struct(">qQQqqQ")
 _CRC_END = 6
@@ -158,10 +160,11 @@ def _check_versions(
 
 def _invalid_header(reason: int, name: str) -> str | None:
     """Why a record is refused whatever the log contains."""
+    digits = 14 if name == VERSION_HEADER else 18
     return {
         NO_KEY: "a record without a key cannot have a version",
         NO_HEADER: f"the record has no header {name}, which millstream.conditional.append requires",
-        BAD_HEADER_VALUE: f"the header {name} must be a decimal number of at most 18 digits",
+        BAD_HEADER_VALUE: f"the header {name} must be a decimal number of at most {digits} digits",
         TABLE_FULL: "the partition has too many keys: use a topic with more partitions",
     }.get(reason)
 
@@ -194,8 +197,10 @@ def load_snapshot(content: bytes) -> tuple[VersionTable, int, int]:
     version, crc, start_offset, end_offset, secret, count, held_count = (
         _SNAPSHOT_HEADER.unpack_from(content)
     )
-    if version != _SNAPSHOT_VERSION or crc != crc32c(memoryview(content)[_CRC_END:]):
-        raise StorageError(f"snapshot of versions, of format {version}, has a wrong CRC")
+    if crc != crc32c(memoryview(content)[_CRC_END:]):
+        raise StorageError("snapshot of versions has a wrong CRC")
+    if version != _SNAPSHOT_VERSION:
+        raise StorageError(f"snapshot of versions has format {version}, not {_SNAPSHOT_VERSION}")
     held_at = _SNAPSHOT_HEADER.size + count * ENTRY_BYTES
     if len(content) != held_at + held_count * _HELD_KEY.size:
         raise StorageError(f"snapshot of versions does not contain its {count} entries")
