@@ -105,6 +105,19 @@ def test_handler_gives_up_after_many_conflicts(
         handler.handle("1", claim("ada"))
 
 
+def test_look_at_what_is_new_is_not_an_attempt(log: EventLog, millstream: SharedBroker) -> None:
+    first = again(log, millstream)
+    behind = CommandHandler(log, seat, attempts_max=1)
+    first.handle("1", claim("ada"))
+    assert behind.load("1").version == 2
+    first.handle("1", give_back("ada"))
+    assert isinstance(behind.handle("1", claim("bob")), Accepted)
+    first.handle("1", give_back("bob"))
+    first.handle("1", claim("ada"))
+    with pytest.raises(TooManyConflicts, match="refused the events once: version conflict"):
+        behind.handle("1", give_back("bob"))
+
+
 def test_state_can_be_read_as_of_an_offset_or_a_time(log: EventLog) -> None:
     handler = CommandHandler(log, seat)
     for command in (claim("ada"), give_back("ada"), claim("bob")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,13 +21,13 @@ from millstream.pipelines.joins.table_table import Side, TableJoin
 from millstream.pipelines.joins.weights import WEIGHT_FIELD
 from millstream.pipelines.lateness import Lateness, Stragglers
 from millstream.pipelines.state import BucketState, InputSpec, Operator
-from millstream.pipelines.state.pages import StateMismatch
+from millstream.pipelines.state.pages import INDEX_MAGIC, StateMismatch, seal, unseal
 from millstream.pipelines.state.stored_columns import NO_GENERATIONS, Generations
 from millstream.pipelines.state.trial import MemoryStore, Trial
 from millstream.pipelines.views.aggregate import Grouped
 from millstream.pipelines.views.aggregate import Measure as Grouping
 from millstream.pipelines.views.top import TopRows
-from millstream.pipelines.windows.emission import Emit
+from millstream.pipelines.windows.emission import NOW, Emission, Emit
 from millstream.pipelines.windows.kept import WithLate
 from millstream.pipelines.windows.measures import Measure
 from millstream.pipelines.windows.parts import Measure as PartMeasure
@@ -213,6 +214,45 @@ def test_each_row_is_final_once_when_the_policy_changes(
     on_time = [it for it in (1, 2, 3, 4, 5, 6) if it not in kinds]
     assert sorted(counts) == on_time
     assert counts[6] == len([it for it in on_time if it != 6]) - (1 in on_time) - (4 in on_time) + 1
+
+
+@pytest.mark.parametrize("after", get_args(Emission))
+@pytest.mark.parametrize("before", get_args(Emission))
+def test_emission_may_change_if_each_row_has_one_result(before: Emission, after: Emission) -> None:
+    fields = {it: [*PAYMENTS, *([(NOW, TIME)] if it == "every" else [])] for it in (before, after)}
+    trial = Trial(sliding(fields[before], emit=Emit(before, 5 * SECOND)))
+    first = rows(fields[before], payment(1, 100) | {NOW: 1})
+    found = [trial.feed({"events": first}, 101 * SECOND)]
+    follower = continued(sliding(fields[after], emit=Emit(after, 5 * SECOND)), trial)
+    second = {"events": rows(fields[after], payment(2, 104) | {NOW: 2})}
+    reason = ""
+    if before != after == "every":
+        reason = "other columns of events: .*_now in addition"
+    if before != after and "arrival" in (before, after):
+        reason = "other time of results: (on arrival|when final), the operator has"
+    if reason:
+        with pytest.raises(StateMismatch, match=reason):
+            follower.feed(second)
+        return
+    found += [follower.feed(second, 108 * SECOND), follower.finish()]
+    settled = [it for batch in found for it in batch.to_pylist() if it["_kind"] != "preliminary"]
+    assert sorted((it["id"], it["n"]) for it in settled) == [(1, 1), (2, 2)]
+
+
+@pytest.mark.parametrize(("emission", "results"), [("arrival", 0), ("final", 2)])
+def test_sliding_window_accepts_state_that_does_not_tell_when_rows_have_results(
+    emission: Emission, results: int
+) -> None:
+    """Earlier versions did not write it."""
+    trial = begun()
+    for store in trial.buckets:
+        if store.index is not None:
+            index = json.loads(bytes(unseal(INDEX_MAGIC, store.index)))
+            assert index.pop("settles") == "when final"
+            store.index = seal(INDEX_MAGIC, json.dumps(index).encode())
+    follower = continued(sliding(emit=Emit(emission)), trial)
+    follower.feed({"events": rows(PAYMENTS, payment(2, 101))})
+    assert follower.finish().num_rows == results
 
 
 def test_table_of_an_enriched_stream_may_get_a_column() -> None:

@@ -81,10 +81,10 @@ class CommandHandler(Generic[State, Command]):
     ) -> Accepted | Refusal:
         """Raises `TooManyConflicts`, or `LogChanged` if the states are not those of the log."""
         origin = origin or Origin()
-        refusal: Conflict | None = None
         partition = self._log.partition_of(aggregate_id)
         view, is_fresh = self._view(partition, aggregate_id)
-        for attempt in range(self._attempts_max):
+        refusals = 0
+        while True:
             current = view.get(aggregate_id)
             done = current.find(origin.command_id)
             if done is not None:
@@ -101,15 +101,18 @@ class CommandHandler(Generic[State, Command]):
                     return self._accepted(view, events, partition, offset)
                 except Conflict as error:
                     refusal = error
-                    self._sleep(random.uniform(0, min(0.001 * attempt, BACKOFF_SECONDS_MAX)))
+                self._sleep(random.uniform(0, min(0.001 * refusals, BACKOFF_SECONDS_MAX)))
                 found = self._refresh(view, partition, aggregate_id, origin)
                 if found and found[0].version == events[0].version:
                     return Accepted(found[-1].version, tuple(found))
                 self._check_not_deleted(view, aggregate_id, events[0].version, refusal)
+                refusals += 1
+                if refusals >= self._attempts_max:
+                    times = "once" if refusals == 1 else f"{refusals} times"
+                    raise TooManyConflicts(
+                        f"{aggregate_id}: the broker refused the events {times}: {refusal}"
+                    )
             is_fresh = True
-        raise TooManyConflicts(
-            f"{aggregate_id}: the broker refused the events {self._attempts_max} times: {refusal}"
-        )
 
     def _check_not_deleted(
         self, view: View[State], aggregate_id: str, version: int, refusal: Conflict

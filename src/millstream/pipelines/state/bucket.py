@@ -10,10 +10,12 @@ A batch reads the index first and writes it last, sealed like a page (see pages.
                                       first_hash, last_hash, run], ...]}}}
 
 State with another `identity`, number of buckets, keys (of inputs and of tables) or time is refused,
-because it would be misread silently. Columns are found by name, in any order. A column that the
-operator no longer has is dropped when its page is rewritten. A new column is null in older rows if
-the operator only carries it through (`StateTableSpec.carried`), and refused if it computes with it.
-See stored_columns.py for a column that was removed and comes back.
+because it would be misread silently. So is one with another `settles`, which only some operators
+have, and earlier versions did not write: rows would get no result, or two. Columns are found by
+name, in any order. A column that the operator no longer has is dropped when its page is rewritten.
+A new column is null in older rows if the operator only carries it through
+(`StateTableSpec.carried`), and refused if it computes with it. See stored_columns.py for a column
+that was removed and comes back.
 
 Frontiers are times up to which the operator has decided something: which rows are late, which
 results are final. They never go back, so results do not depend on a setting from before.
@@ -68,6 +70,7 @@ class StateSpec(Protocol):
 
     identity: str  # the settings that the content of the state depends on
     earlier: tuple[str, ...]  # the identities that earlier versions gave the same settings
+    settles: str  # when each row gets its result, if only the state tells which have theirs
     inputs: Mapping[str, InputSpec]
     tables: Mapping[str, StateTableSpec]
 
@@ -193,6 +196,8 @@ class BucketState:
             "frontiers": self._frontiers,
             "tables": tables,
         }
+        if self._spec.settles:
+            index["settles"] = self._spec.settles
         return seal(INDEX_MAGIC, json.dumps(index, separators=(",", ":")).encode())
 
     def _read_index(self) -> dict[str, Any]:
@@ -208,6 +213,8 @@ class BucketState:
         index: dict[str, Any] = json.loads(bytes(unseal(INDEX_MAGIC, blob)))
         if index["identity"] not in self._spec.earlier:
             check_same("settings", index["identity"], self._spec.identity)
+        if "settles" in index:
+            check_same("time of results", index["settles"], self._spec.settles)
         check_same("number of buckets", index["buckets"], self._bucket_count)
         check_same("keys", index["keys"], _input_keys(self._spec))
         return index

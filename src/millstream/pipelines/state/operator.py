@@ -46,6 +46,7 @@ class Operator(ABC):
 
     identity: str  # the settings that the content of the state depends on; others are refused
     earlier: tuple[str, ...] = ()  # the identities that earlier versions gave the same settings
+    settles: str = ""  # when each row gets its result, if only the state tells which have theirs
     title: str = ""  # shown to users instead of the identity
     by_arrival: str = ""  # its function, if its results depend on when rows arrive
     inputs: Mapping[str, InputSpec]

@@ -47,6 +47,7 @@ class WithLate(Operator):
         (spec,) = inner.inputs.values()
         self.identity = inner.identity
         self.earlier = inner.earlier
+        self.settles = inner.settles
         self.title = inner.title
         self.inputs = {_ROWS: InputSpec(spec.schema.append(pa.field(_LATE, late)), spec.keys)}
         self.tables = inner.tables

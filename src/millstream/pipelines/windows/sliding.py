@@ -71,6 +71,7 @@ class SlidingWindow(Operator):
         preceding: bool = False,
     ) -> None:
         self.identity = f"sliding window of {interval_us} us"
+        self.settles = "on arrival" if emit.is_once else "when final"
         self._preceding = preceding
         self.title = f"sliding window of {duration_text(interval_us)}"
         self.inputs = {EVENTS: InputSpec(schema, tuple(keys))}
