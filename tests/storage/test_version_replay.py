@@ -232,6 +232,43 @@ def test_setting_can_be_turned_on_and_off_on_a_log_with_records() -> None:
     assert store.versions(KEYS) == {b"a": (0, -1), b"b": (2, 4), b"c": (20, 7)}
 
 
+@pytest.mark.parametrize("is_saved", [False, True])
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        ([(7, ABORT), (8, COMMIT)], (5, 2)),
+        ([(8, COMMIT), (7, ABORT)], (5, 2)),
+        ([(7, COMMIT), (8, ABORT)], (2, 1)),
+        ([(8, ABORT), (7, COMMIT)], (2, 1)),
+        ([(8, COMMIT), (7, COMMIT)], (5, 2)),
+        ([(8, ABORT), (7, ABORT)], (1, 0)),
+    ],
+)
+def test_transactions_that_wrote_one_key_before_the_setting_end_each_on_its_own(
+    ends: list[tuple[int, ControlType]], expected: tuple[int, int], is_saved: bool
+) -> None:
+    store = VersionedStore(config=conditional("none"))
+    store.append_batch(versioned_batch((b"a", "1")))
+    for producer_id, version in ((7, "2"), (8, "5")):
+        numbered = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0}
+        store.append_batch(versioned_batch((b"a", version), is_transactional=True, **numbered))
+    store.config = conditional()
+    store.log().update_config(store.config)
+    store.ready()
+    with pytest.raises(ApiError, match="held by an open transaction"):
+        store.offer((b"a", 2))
+    if is_saved:
+        save(store)
+        store.kill()
+        store.ready()
+    for producer_id, kind in ends:
+        store.end(producer_id, kind)
+    assert store.versions([b"a"]) == {b"a": expected}
+    store.offer((b"a", expected[0] + 1))
+    store.kill()
+    assert store.ready().version(b"a") == expected[0] + 1
+
+
 def test_snapshot_that_was_left_by_a_crash_is_removed_if_the_setting_is_off() -> None:
     store = filled()
     save(store)

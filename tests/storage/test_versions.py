@@ -189,6 +189,25 @@ def test_record_is_appended_only_at_the_offset_of_its_header() -> None:
         store.offer_batch(versioned_batch((b"a", "4")))
 
 
+def test_batch_of_a_transaction_that_is_not_appended_holds_what_was_held_before() -> None:
+    store = VersionedStore()
+    store.offer((b"a", 1))
+    store.offer_in_transaction(7, (b"a", 2), (b"b", 1))
+    table = store.log().versions
+    assert table is not None
+    before = table.held()
+    for producer_id, writes in ((7, ((b"a", "3"), (b"c", "1"))), (8, ((b"c", "1"), (b"d", "1")))):
+        batch = versioned_batch(*writes, producer_id=producer_id, is_transactional=True)
+        offered = batch, HEADER_SIZE_BYTES, len(batch), parse_header(batch), 3, 0, producer_id
+        assert table.check(*offered) is None
+        assert table.held_count == 2 + len(writes) - (producer_id == 7)
+        table.roll_back()
+        assert (table.held(), table.held_count) == (before, 2)
+    store.end(7, COMMIT)
+    assert store.versions([b"a", b"b", b"c"]) == store.expected([b"a", b"b", b"c"])
+    assert table.held_count == 0
+
+
 def test_snapshot_contains_the_table_and_what_transactions_hold() -> None:
     store = VersionedStore()
     store.offer((b"a", 1), (b"b", 1), event_id=b"e")

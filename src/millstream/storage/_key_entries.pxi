@@ -33,7 +33,8 @@ cdef struct KeyVersion:         # the last record of a key
 
 cdef struct KeyEntry:
     uint64_t hash_high
-    uint64_t offset_and_version # offset + 1, and the upper 16 bits of the version; 0: a free entry
+    uint64_t offset_and_version # offset + 1, and the upper 16 bits of the version; 0: it is free, or
+                                # taken and not written yet
     uint32_t version_low        # of a free entry: the number of the next one
     uint32_t hash_low           # 32 bits of it
 
@@ -146,7 +147,7 @@ cdef class KeyEntries:
     # Memory
 
     cdef inline uint32_t take_number(self, const Hash* hash) except 0:
-        """The number of a new entry for a hash; it is free until it is written."""
+        """The number of a new entry for a hash. The caller writes it."""
         cdef uint32_t number = self.free_number
         cdef KeyEntry* entry
         if number:
@@ -160,7 +161,7 @@ cdef class KeyEntries:
         entry.hash_high = hash.high
         entry.hash_low = <uint32_t>hash.low
         entry.offset_and_version = 0
-        entry.version_low = 0  # so that to read it need not wait for its line
+        entry.version_low = 0  # `note_change` reads it, and would wait for the line
         return number
 
     cdef void free_entry(self, uint32_t number) noexcept nogil:

@@ -3,7 +3,7 @@
 #
 # It is divided into shards by the first bits of the hash, which grow one at a time, so that no append
 # waits for long. All shards of one size are in one region, each in its own place, so the address of a
-# slot follows from the hash and one byte of its shard. From a few hundred keys per shard on, a region
+# slot follows from the hash and one byte of its shard. From some hundred keys per shard on, a region
 # is in huge pages; the first such region fills one of them, and shards grow to it at once.
 
 cdef enum:
@@ -32,7 +32,7 @@ cdef inline uint32_t number_in(const Slot* slot) noexcept nogil:
 
 
 cdef inline uint8_t bits_for(uint32_t count, uint8_t bits) noexcept nogil:
-    """The size that a shard grows to, to have `count` keys."""
+    """The size that a shard with `count` keys grows to: they are in at most 40 % of the slots then."""
     bits = max(bits, <uint8_t>FIRST_BITS)
     while <uint64_t>count * 5 > <uint64_t>2 << bits:
         bits += STEP_BITS if bits < SMALL_BITS else 1
@@ -116,6 +116,9 @@ cdef class KeyIndex(KeyEntries):
         `find` has returned."""
         cdef uint32_t shard = hash.high >> 56
         cdef uint32_t number
+        if self.count >= MAX_KEYS and self.start_offsets[shard] != self.start_offset:
+            self.grow(shard)  # it drops what is before the log's start
+            slot = self.find(hash, self.approach(hash))
         if self.count >= MAX_KEYS:
             return 0
         if (slot == NULL or (<uint64_t>self.key_counts[shard] + 1) * 5
@@ -175,11 +178,12 @@ cdef class KeyIndex(KeyEntries):
         return 0
 
     cdef uint32_t count_after_drop(self, uint32_t shard) noexcept nogil:
-        cdef const Slot* slots = self.slots_of(shard)
+        cdef const Slot* slots
         cdef uint32_t count = 0
         cdef uint32_t i
         if self.start_offsets[shard] == self.start_offset or self.slot_bits[shard] == 0:
             return self.key_counts[shard]  # the entries, which are far apart, need not be read
+        slots = self.slots_of(shard)
         for i in range(<uint32_t>1 << self.slot_bits[shard]):
             if slots[i].number and not self.is_gone(slots[i].number):
                 count += 1

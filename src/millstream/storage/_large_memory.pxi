@@ -1,5 +1,5 @@
 # Large memory of tables, in huge pages where the system has them. Part of _core.pyx, before
-# _key_table.pxi.
+# _key_entries.pxi.
 #
 # Memory that is touched at random between requests needs a translation of each address, and the
 # processor keeps only a few: one for two megabytes instead of four kilobytes saves most of its

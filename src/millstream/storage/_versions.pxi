@@ -31,7 +31,7 @@ cdef inline bytes hash_bytes(Hash hash):
 cdef class VersionTable(KeyTable):
     """The version of each key's last record, where that is, and a hash of its event id.
 
-    A key is known by 96 bits of a keyed hash. A batch is checked and entered record by record;
+    A key is known by 96 bits of a keyed hash; one that is held, by 128. A batch is checked and entered record by record;
     `keep` or `roll_back` ends that, before anything else is done with the table. Keys that an open
     transaction has written are held: their new versions count for its own producer alone until the
     transaction ends.
@@ -40,10 +40,9 @@ cdef class VersionTable(KeyTable):
     cdef KeyAndHeaders* records # of the batch that is being checked
     cdef Offered* offered       # what they offer
     cdef Py_ssize_t room        # for records
-    # Of open transactions: hash -> (producer id, version, offset, event), and the hashes of each.
+    cdef dict _held             # hash -> the producer whose open transaction has written the key last
+    cdef dict _held_by          # producer id -> hash -> (version, offset, event)
     cdef readonly Py_ssize_t held_count
-    cdef dict _held
-    cdef dict _held_by
     cdef list _held_changes     # (producer id, hash, what was held before), as `changes`
     cdef Py_ssize_t held_change_count
 
@@ -213,17 +212,19 @@ cdef class VersionTable(KeyTable):
                         int64_t* version, int64_t* offset) except -1:
         """Check a record while there are open transactions, and enter it if it is in one."""
         key = hash_bytes(offered.hash)
-        held = self._held.get(key)
-        if held is not None:
-            if held[0] != producer_id:
+        holder = self._held.get(key)
+        held = None
+        if holder is not None:
+            if holder != producer_id:
                 return REFUSED_HELD
-            version[0] = held[1]
-            offset[0] = held[2]
+            held = self._held_by[holder][key]
+            version[0] = held[0]
+            offset[0] = held[1]
         if offered.version != version[0] + 1:
             return REFUSED_CONFLICT
         if producer_id < 0:
             return 0
-        if len(self._held) >= MAX_KEYS:
+        if self.count + len(self._held) >= MAX_KEYS:
             return REFUSED_FULL
         self._held_changes.append((producer_id, key, held))
         self.held_change_count += 1
@@ -232,12 +233,11 @@ cdef class VersionTable(KeyTable):
 
     cdef int hold(self, bytes key, int64_t producer_id, int64_t version, int64_t offset,
                   uint64_t event) except -1:
-        if key not in self._held:
-            keys = self._held_by.get(producer_id)
-            if keys is None:
-                keys = self._held_by[producer_id] = []
-            (<list>keys).append(key)
-        self._held[key] = (producer_id, version, offset, event)
+        keys = self._held_by.get(producer_id)
+        if keys is None:
+            keys = self._held_by[producer_id] = {}
+        (<dict>keys)[key] = (version, offset, event)
+        self._held[key] = producer_id
         self.held_count = len(self._held)
         return 0
 
@@ -262,14 +262,16 @@ cdef class VersionTable(KeyTable):
         """The batch was not appended."""
         self.undo_changes()
         for producer_id, key, held in reversed(self._held_changes):
-            if held is None:
-                del self._held[key]
-                keys = self._held_by[producer_id]
-                keys.pop()
-                if not keys:
-                    del self._held_by[producer_id]
-            else:
-                self._held[key] = held
+            keys = self._held_by.get(producer_id)
+            if keys is None:
+                continue  # there was no memory to hold it
+            if held is not None:
+                keys[key] = held
+                continue
+            keys.pop(key, None)
+            self._held.pop(key, None)
+            if not keys:
+                del self._held_by[producer_id]
         self.keep()
 
     def find_repeat(self, buffer, Py_ssize_t start, Py_ssize_t end, header, int64_t start_offset):
@@ -335,11 +337,13 @@ cdef class VersionTable(KeyTable):
         if keys is None:
             return
         for key in keys:
-            _, version, offset, event = self._held.pop(key)
-            if committed:
+            if self._held.get(key) == producer_id:  # not so if both wrote it before the setting
+                del self._held[key]
+        self.held_count = len(self._held)
+        if committed:
+            for key, (version, offset, event) in keys.items():
                 memcpy(&hash, PyBytes_AS_STRING(key), sizeof(Hash))
                 self.load_entry(&hash, version, offset, event)
-        self.held_count = len(self._held)
 
     # Replaying the log
 
@@ -418,9 +422,10 @@ cdef class VersionTable(KeyTable):
         """What open transactions hold: (producer id, hash, version, offset, event)."""
         cdef Hash hash
         found = []
-        for key, (producer_id, version, offset, event) in self._held.items():
-            memcpy(&hash, PyBytes_AS_STRING(key), sizeof(Hash))
-            found.append((producer_id, hash.low, hash.high, version, offset, event))
+        for producer_id, keys in self._held_by.items():
+            for key, (version, offset, event) in keys.items():
+                memcpy(&hash, PyBytes_AS_STRING(key), sizeof(Hash))
+                found.append((producer_id, hash.low, hash.high, version, offset, event))
         return found
 
     def load_held(self, int64_t producer_id, uint64_t low, uint64_t high, int64_t version,
