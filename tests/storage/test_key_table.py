@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.records.batch import HEADER_SIZE_BYTES, parse_header
-from millstream.storage._core import CONFLICT, VersionTable
+from millstream.storage._core import CONFLICT, TABLE_FULL, VersionTable
 from millstream.storage.versions import ENTRY_BYTES
 from tests.drawing import draws
 from tests.storage.versioned import versioned_batch
@@ -26,8 +26,8 @@ Entries = dict[tuple[int, int], tuple[int, int]]  # version and offset, by hash
 class Table:
     """A table and what it should contain, as records are offered to it."""
 
-    def __init__(self) -> None:
-        self.table = VersionTable(SECRET)
+    def __init__(self, **options: int) -> None:
+        self.table = VersionTable(SECRET, **options)
         self.expected: dict[bytes, tuple[int, int]] = {}
         self.start_offset = self.end_offset = 0
 
@@ -57,9 +57,13 @@ class Table:
         self.end_offset += len(keys)
 
     def check(
-        self, writes: list[tuple[bytes | None, str | None]], event_id: bytes | None
+        self,
+        writes: list[tuple[bytes | None, str | None]],
+        event_id: bytes | None = None,
+        producer_id: int = -1,
     ) -> tuple[int, ...] | None:
-        batch = versioned_batch(*writes, event_id=event_id)
+        is_transactional = producer_id >= 0
+        batch = versioned_batch(*writes, event_id=event_id, is_transactional=is_transactional)
         return self.table.check(
             batch,
             HEADER_SIZE_BYTES,
@@ -67,6 +71,7 @@ class Table:
             parse_header(batch),
             self.end_offset,
             self.start_offset,
+            producer_id,
         )
 
     def entries(self) -> Entries:
@@ -229,6 +234,33 @@ def test_version_and_offset_of_more_than_48_bits_are_refused() -> None:
         with pytest.raises(OverflowError, match="have 48 bits"):
             table.table.load(struct.pack(ENTRY, 3, 4, version, offset, 0))
     assert table.table.count == 1
+
+
+@pytest.mark.parametrize("producer_id", [-1, 7])
+def test_full_table_refuses_new_keys_until_records_are_deleted(producer_id: int) -> None:
+    full = 5_000  # in every part of the index, so that each can drop some
+    table = Table(keys_max=full)
+    table.offer(*numbered(0, full - 2))
+    new: list[tuple[bytes | None, str | None]] = [(b"new %d" % it, "1") for it in range(3)]
+    before = table.entries()
+    refusal = table.check(new, producer_id=producer_id)
+    assert refusal is not None
+    assert refusal[:2] == (TABLE_FULL, 2)
+    assert (table.entries(), table.table.held_count) == (before, 0)
+    table.offer(*numbered(full - 2, full))
+    known: list[tuple[bytes | None, str | None]] = [(b"key 49", "2")]
+    assert table.check(known, producer_id=producer_id) is None
+    table.table.roll_back()
+    table.start_offset = table.end_offset
+    assert table.check(new, producer_id=producer_id) is None
+    table.table.keep()
+    if producer_id >= 0:
+        table.table.end_transaction(producer_id, True)
+    assert [table.table.get(key) for key, _ in new if key] == [
+        (1, full),
+        (1, full + 1),
+        (1, full + 2),
+    ]
 
 
 def test_every_key_is_found_in_a_table_of_many() -> None:

@@ -23,6 +23,9 @@ CONFLICT = REFUSED_CONFLICT
 HELD = REFUSED_HELD
 TABLE_FULL = REFUSED_FULL
 
+VERSION_DIGITS_MAX = VERSION_DIGITS
+OFFSET_DIGITS_MAX = OFFSET_DIGITS
+
 cdef const char* VERSION_NAME = b"millstream-version"
 cdef const char* OFFSET_NAME = b"millstream-offset"
 cdef const char* EVENT_NAME = b"millstream-event-id"

@@ -86,10 +86,12 @@ BAD_HEADER_VALUE: Final[int]
 CONFLICT: Final[int]
 HELD: Final[int]
 TABLE_FULL: Final[int]
+VERSION_DIGITS_MAX: Final[int]
+OFFSET_DIGITS_MAX: Final[int]
 
 @final
 class VersionTable:
-    def __init__(self, secret: bytes | None = None) -> None: ...
+    def __init__(self, secret: bytes | None = None, *, keys_max: int = ...) -> None: ...
     @property
     def count(self) -> int: ...
     @property

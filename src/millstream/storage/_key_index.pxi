@@ -58,6 +58,7 @@ cdef class KeyIndex(KeyEntries):
     cdef int64_t growth_count   # how often a shard grew
     cdef int64_t start_offset   # of the log when it was last appended to
     cdef readonly int64_t count
+    cdef int64_t keys_max
 
     def __dealloc__(self):
         cdef uint8_t bits
@@ -116,11 +117,10 @@ cdef class KeyIndex(KeyEntries):
         `find` has returned."""
         cdef uint32_t shard = hash.high >> 56
         cdef uint32_t number
-        if self.count >= MAX_KEYS and self.start_offsets[shard] != self.start_offset:
-            self.grow(shard)  # it drops what is before the log's start
+        if self.count >= self.keys_max:
+            if self.is_full(hash, 0):
+                return 0
             slot = self.find(hash, self.approach(hash))
-        if self.count >= MAX_KEYS:
-            return 0
         if (slot == NULL or (<uint64_t>self.key_counts[shard] + 1) * 5
                 > <uint64_t>4 << self.slot_bits[shard]):
             self.grow(shard)
@@ -156,6 +156,14 @@ cdef class KeyIndex(KeyEntries):
         self.count -= 1
 
     # Growing
+
+    cdef bint is_full(self, const Hash* hash, Py_ssize_t more) except -1:
+        """Whether there is no room for a key besides `more` others, also after those of its shard
+        are dropped whose records are before the log's start."""
+        cdef uint32_t shard = hash.high >> 56
+        if self.count + more >= self.keys_max and self.start_offsets[shard] != self.start_offset:
+            self.grow(shard)
+        return self.count + more >= self.keys_max
 
     cdef int grow(self, uint32_t shard) except -1:
         """Make room for another key; drop those whose records are before the log's start."""

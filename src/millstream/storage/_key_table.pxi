@@ -28,7 +28,8 @@ cdef class KeyTable(KeyIndex):
     cdef Py_ssize_t change_count
     cdef readonly bytes secret
 
-    def __cinit__(self, bytes secret=None):
+    def __cinit__(self, bytes secret=None, *, int64_t keys_max=MAX_KEYS):
+        self.keys_max = keys_max
         self.secret = os.urandom(16) if secret is None else secret
         if len(self.secret) != 16:
             raise ValueError("a secret has 16 bytes")

@@ -31,10 +31,10 @@ cdef inline bytes hash_bytes(Hash hash):
 cdef class VersionTable(KeyTable):
     """The version of each key's last record, where that is, and a hash of its event id.
 
-    A key is known by 96 bits of a keyed hash; one that is held, by 128. A batch is checked and entered record by record;
-    `keep` or `roll_back` ends that, before anything else is done with the table. Keys that an open
-    transaction has written are held: their new versions count for its own producer alone until the
-    transaction ends.
+    A key is known by 96 bits of a keyed hash; one that is held, by 128. A batch is checked and
+    entered record by record; `keep` or `roll_back` ends that, before anything else is done with the
+    table. Keys that an open transaction has written are held: their new versions count for its own
+    producer alone until the transaction ends.
     """
 
     cdef KeyAndHeaders* records # of the batch that is being checked
@@ -46,7 +46,7 @@ cdef class VersionTable(KeyTable):
     cdef list _held_changes     # (producer id, hash, what was held before), as `changes`
     cdef Py_ssize_t held_change_count
 
-    def __cinit__(self, bytes secret=None):
+    def __cinit__(self, *_, **__):
         self._held = {}
         self._held_by = {}
         self._held_changes = []
@@ -224,7 +224,7 @@ cdef class VersionTable(KeyTable):
             return REFUSED_CONFLICT
         if producer_id < 0:
             return 0
-        if self.count + len(self._held) >= MAX_KEYS:
+        if held is None and offset[0] < 0 and self.is_full(&offered.hash, self.held_count):
             return REFUSED_FULL
         self._held_changes.append((producer_id, key, held))
         self.held_change_count += 1

@@ -59,7 +59,9 @@ from millstream.storage._core import (
     HELD,
     NO_HEADER,
     NO_KEY,
+    OFFSET_DIGITS_MAX,
     TABLE_FULL,
+    VERSION_DIGITS_MAX,
     VersionTable,
     check_offsets,
 )
@@ -160,7 +162,7 @@ def _check_versions(
 
 def _invalid_header(reason: int, name: str) -> str | None:
     """Why a record is refused whatever the log contains."""
-    digits = 14 if name == VERSION_HEADER else 18
+    digits = VERSION_DIGITS_MAX if name == VERSION_HEADER else OFFSET_DIGITS_MAX
     return {
         NO_KEY: "a record without a key cannot have a version",
         NO_HEADER: f"the record has no header {name}, which millstream.conditional.append requires",
